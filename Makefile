@@ -1,0 +1,42 @@
+# Every target sets up .venv by itself when it is missing or pyproject.toml / constraints.txt changed.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    --constraint constraints.txt --editable ".[learn,dev]"
+	touch $(READY)
+
+demo: $(READY)  ## simulate the breast-cancer world and look at its log
+	mkdir -p demo
+	$(BIN)/ponn simulate breast-cancer --out demo/breast-cancer.csv --truth demo/breast-cancer-truth.csv
+	$(BIN)/ponn check demo/breast-cancer.csv --action regimen --reward survived
+
+test: $(READY)  ## run all tests
+	$(BIN)/python -m pytest --numprocesses 2
+
+check: $(READY)  ## the whole gate: format, lint, types, tests (docs are executed by the tests)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --numprocesses 2
+
+format: $(READY)  ## format the code and apply safe fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+
+bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
+	$(BIN)/python benchmarks/read_and_encode_cost.py
+	$(BIN)/python benchmarks/help_start_up.py
+
+clean:  ## remove what the other targets made
+	rm -rf .venv demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

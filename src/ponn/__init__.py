@@ -1,0 +1,53 @@
+"""From a biased log of past decisions to a better policy that people can trust."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ponn import datasets, simulate
+    from ponn.encode import Encoding
+    from ponn.errors import LogError, PonnError
+    from ponn.log import Log, read_log
+    from ponn.readiness import check
+    from ponn.settings import Settings
+    from ponn.world import World
+
+__version__ = "0.1.0"
+
+# Public name → module. Imported on first use, so that `import ponn` and `ponn --help` stay light.
+PUBLIC = {
+    "check": "ponn.readiness",
+    "Encoding": "ponn.encode",
+    "LogError": "ponn.errors",
+    "PonnError": "ponn.errors",
+    "Log": "ponn.log",
+    "read_log": "ponn.log",
+    "Settings": "ponn.settings",
+    "World": "ponn.world",
+}
+MODULES = ("datasets", "simulate")
+
+__all__ = [
+    "Encoding",
+    "Log",
+    "LogError",
+    "PonnError",
+    "Settings",
+    "World",
+    "check",
+    "datasets",
+    "read_log",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in PUBLIC:
+        return getattr(importlib.import_module(PUBLIC[name]), name)
+    if name in MODULES:
+        return importlib.import_module(f"ponn.{name}")
+    raise AttributeError(f"module 'ponn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,288 @@
+"""Step A: with which probability was each logged action taken? Known, partly known, or estimated (section 4.5).
+
+symbol   meaning                                                             shape
+p        p0_j where known, p_hat_0j otherwise: of the action that was taken  [n]
+P        p_hat_0(a | X_j) of every action                                    [n, k]
+m        truncation: weights are min(1/p, m)
+"""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ponn.encode import CategoryFeature, Encoding, Feature
+from ponn.errors import PonnError
+from ponn.log import Log
+from ponn.settings import Settings
+
+# Newton's method is exact after a few steps (10,000 x 26 with 6 actions: 0.6 s against 3.1 s of L-BFGS at the same
+# accuracy) but its Hessian has this many rows squared; it needs a penalty, as 0/1 columns are collinear.
+NEWTON_SIZE = 1_000
+
+
+@dataclass(frozen=True, eq=False)
+class Propensities:
+    """The probability of each logged action, where it comes from, and how far its weight may go."""
+
+    p: np.ndarray  # [n]
+    P: np.ndarray | None  # [n, k]; None when every p was known and none had to be estimated
+    known: np.ndarray  # [n] bool
+    m: float
+    model: str  # "known", or what estimated the unknown ones
+    folds: int  # 1: estimated on the rows themselves, as in the paper; more: on other rows (cross-fitting)
+    notes: tuple[str, ...]
+
+    @property
+    def weights(self) -> np.ndarray:
+        """min(1/p, m), the importance weight of each row's logged action."""
+        return np.minimum(1 / self.p, self.m)  # [n]
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """Rows whose weight was cut at m."""
+        return np.asarray(1 / self.p > self.m)  # [n] bool
+
+    def U(self, log: Log) -> np.ndarray:
+        """U_j(A_j) = min(1/p_j, m) R_j."""
+        return np.asarray(self.weights * log.R)  # [n]
+
+
+def propensities(
+    log: Log,
+    encoding: Encoding,
+    settings: Settings | None = None,
+    *,
+    folds: int = 1,
+    classifier: Any = None,
+    seed: int = 0,
+) -> Propensities:
+    """Step A for the rows of a log.
+
+    Known propensities are taken as they are and never truncated unless `m` says so. Unknown ones are estimated from
+    the rows of this log by settings.propensity, or by the scikit-learn classifier given. folds > 1 estimates each row
+    from the other folds (rows of one group stay together).
+    """
+    settings = settings or Settings()
+    known = np.zeros(len(log), bool) if log.p0 is None else ~np.isnan(log.p0)
+    if log.p0 is not None and known.all():
+        return Propensities(log.p0, None, known, settings.m or np.inf, "known", 1, ())
+    size = len(log.actions) * len(encoding.owner)
+    model = classifier if classifier is not None else make_classifier(settings, size)
+    name = settings.propensity if classifier is None else type(classifier).__name__
+    X = encoding.design(log).astype(float)  # single precision stops the solver at 1e-5
+    P, notes = predict_folds(model, X, log, folds, seed)
+    p = P[np.arange(len(log)), log.A]
+    if log.p0 is not None:
+        p = np.where(known, log.p0, p)
+        notes.append(f"{1 - known.mean():.1%} of the propensities were missing and were estimated ({name}).")
+    m = settings.m or ionides_truncation(len(log))
+    cut = int((1 / p > m).sum())
+    if cut:
+        notes.append(f"{cut} weights above {m:.4g} were cut to it ({cut / len(log):.2%} of the rows).")
+    return Propensities(p, P, known, m, name, folds, tuple(notes))
+
+
+def ionides_truncation(n: int) -> float:
+    """m = sqrt(n), Ionides (2008): bias and variance both vanish at this rate, for weights of mean 1."""
+    return float(np.sqrt(n))
+
+
+def make_classifier(settings: Settings, size: int) -> Any:
+    """The named model: multinomial logistic regression with intercept, or gradient boosting; size: its coefficients."""
+    try:
+        from sklearn.calibration import CalibratedClassifierCV
+        from sklearn.ensemble import HistGradientBoostingClassifier
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise PonnError("Estimating propensities needs scikit-learn: pip install 'ponn[learn]'.") from error
+    if settings.propensity == "logistic":
+        penalty = settings.propensity_penalty
+        solver = "newton-cholesky" if penalty and size <= NEWTON_SIZE else "lbfgs"
+        model = LogisticRegression(C=1 / penalty if penalty else np.inf, solver=solver, tol=1e-8, max_iter=2_000)
+    else:
+        model = HistGradientBoostingClassifier(early_stopping=True, random_state=0)
+    return CalibratedClassifierCV(model, method="sigmoid", cv=3) if settings.calibrate else model
+
+
+def predict_folds(model: Any, X: np.ndarray, log: Log, folds: int, seed: int) -> tuple[np.ndarray, list[str]]:
+    """p_hat(a | X_j) for every row, from all rows or from the other folds."""
+    P = np.empty((len(log), len(log.actions)))
+    told: set[str] = set()
+    for train, rows in fold_rows(log, folds, seed):
+        P[rows] = fit_predict(model, X[train], log.A[train], X[rows], len(log.actions), told)
+    absent = P == 0
+    if absent.any():
+        share = np.bincount(log.A, minlength=len(log.actions)) / len(log)
+        P = np.where(absent, share, P)
+        P /= P.sum(axis=1, keepdims=True)
+        told.add(f"{int(absent.any(axis=1).sum())} rows got an action's overall share as propensity: the model had 0.")
+    return P, sorted(told)
+
+
+def fit_predict(model: Any, X: np.ndarray, A: np.ndarray, X_new: np.ndarray, k: int, told: set[str]) -> np.ndarray:
+    """Fit a fresh copy of the classifier and predict; actions it never saw get 0."""
+    from sklearn.base import clone
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        fitted = clone(model).fit(X, A)
+    if any(issubclass(one.category, ConvergenceWarning) for one in caught):
+        told.add("The propensity model stopped before it converged.")
+    P = np.zeros((len(X_new), k))
+    P[:, fitted.classes_] = fitted.predict_proba(X_new)
+    return P
+
+
+def fold_rows(log: Log, folds: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Training rows and rows to predict, per fold: all actions in every fold as far as possible, groups kept whole."""
+    rows = np.arange(len(log))
+    if folds == 1:
+        yield rows, rows
+        return
+    fold = fold_numbers(log, folds, seed)
+    for number in range(folds):
+        yield rows[fold != number], rows[fold == number]
+
+
+def fold_numbers(log: Log, folds: int, seed: int) -> np.ndarray:
+    """The fold of each row: dealt out action by action in random order; with groups, group by group."""
+    rng = np.random.default_rng(seed)
+    if not 1 < folds <= len(log):
+        raise PonnError(f"folds is {folds}; expected 1 to {len(log)}, the number of rows.")
+    if log.columns.group is not None:
+        groups = log.group_numbers()
+        return np.asarray((rng.permutation(groups.max() + 1) % folds)[groups])
+    order = rng.permutation(len(log))
+    order = order[np.argsort(log.A[order], kind="stable")]
+    fold = np.empty(len(log), np.int64)
+    fold[order] = np.arange(len(log)) % folds
+    return fold
+
+
+# Overlap and calibration diagnostics ---------------------------------------------------------------------
+
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+SUPPORT_FLOOR = 0.01  # a row with an action less probable than this cannot tell how that action would do there
+CALIBRATION_BINS = 10
+ALMOST_NEVER = 0.01  # an action taken in less than this share of a kind of case is almost never taken there
+KIND_SHARE, KIND_ROWS = 0.02, 50  # a kind of case worth a sentence has this share of the rows, and this many
+
+
+@dataclass(frozen=True, eq=False)
+class Overlap:
+    """Can the log tell how each action would do everywhere? One entry per action unless the shape says otherwise."""
+
+    actions: tuple[Any, ...]
+    rows: np.ndarray  # [k]
+    effective: np.ndarray  # [k]: (sum w)^2 / sum w^2 over the rows of the action
+    largest_weight: np.ndarray  # [k]
+    truncated: np.ndarray  # [k]: share of the action's rows whose weight was cut
+    quantiles: np.ndarray  # [k, len(QUANTILES)] of p(a | X); of the taken rows only, where nothing was estimated
+    mean_inverse: np.ndarray  # [k]: mean of 1{A = a} / p, which should be 1
+    calibration: np.ndarray | None  # [k]: mean |predicted - observed| over bins of equal size
+    balance_before: np.ndarray  # [k, d]: standardised mean difference between the action's rows and all rows
+    balance_after: np.ndarray  # [k, d]: the same with weights
+    unsupported: int | None  # rows in which some action's propensity is under SUPPORT_FLOOR
+    sentences: tuple[str, ...]  # what is almost never done to whom
+
+
+def overlap(log: Log, encoding: Encoding, found: Propensities) -> Overlap:
+    """Diagnostics of Step A."""
+    k, d = len(log.actions), len(encoding.features)
+    w, A = found.weights, log.A
+    X = encoding.design(log).astype(float)
+    rows = np.bincount(A, minlength=k)
+    total, squares = np.bincount(A, w, minlength=k), np.bincount(A, w * w, minlength=k)
+    largest = np.zeros(k)
+    np.maximum.at(largest, A, w)
+    each = [A == a for a in range(k)]
+    before, after = (balance(X, A, k, weights, encoding.owner, d) for weights in (np.ones(len(log)), w))
+    return Overlap(
+        actions=log.actions,
+        rows=rows,
+        effective=divided(total**2, squares),
+        largest_weight=largest,
+        truncated=divided(np.bincount(A, found.truncated, minlength=k), rows),
+        quantiles=np.array([quantiles(found, a, taken) for a, taken in enumerate(each)]),
+        mean_inverse=np.bincount(A, 1 / found.p, minlength=k) / len(log),
+        calibration=None
+        if found.P is None
+        else np.array([calibration_error(found.P[:, a], each[a]) for a in range(k)]),
+        balance_before=before,
+        balance_after=after,
+        unsupported=None if found.P is None else int((found.P < SUPPORT_FLOOR).any(axis=1).sum()),
+        sentences=tuple(hardly_ever(log, encoding)),
+    )
+
+
+def divided(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    """top / bottom, 0 where bottom is 0."""
+    return np.divide(top, bottom, out=np.zeros(len(top)), where=bottom > 0)
+
+
+def quantiles(found: Propensities, a: int, taken: np.ndarray) -> np.ndarray:
+    """Quantiles of an action's propensity over all rows, or over its own rows where others are not known."""
+    p = found.p[taken] if found.P is None else found.P[:, a]
+    return np.quantile(p, QUANTILES) if len(p) else np.full(len(QUANTILES), np.nan)
+
+
+def calibration_error(p: np.ndarray, taken: np.ndarray) -> float:
+    """Expected calibration error: |mean p - frequency| over bins with equally many rows."""
+    bins = np.array_split(np.argsort(p, kind="stable"), min(CALIBRATION_BINS, len(p)))
+    return float(sum(abs(p[rows].mean() - taken[rows].mean()) * len(rows) for rows in bins) / len(p))
+
+
+def balance(X: np.ndarray, A: np.ndarray, k: int, w: np.ndarray, owner: np.ndarray, d: int) -> np.ndarray:
+    """|mean of the action's rows - mean of all rows| / standard deviation, the largest over a feature's columns."""
+    mean, scale = X.mean(axis=0), X.std(axis=0)
+    gaps = np.zeros((k, d))
+    for a in range(k):
+        rows = A == a
+        if not rows.any():
+            continue
+        gap = np.abs(np.average(X[rows], axis=0, weights=w[rows]) - mean)
+        np.maximum.at(gaps[a], owner, np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 1e-12))
+    return gaps  # [k, d]
+
+
+def hardly_ever(log: Log, encoding: Encoding) -> Iterator[str]:
+    """Sentences such as: Action 'CAF' is almost never taken where age is under 40."""
+    levels = encoding.levels(log)
+    k = len(log.actions)
+    for i, feature in enumerate(encoding.features):
+        N = np.bincount(levels[:, i] + feature.b * log.A.astype(np.intp), minlength=k * feature.b).reshape(k, feature.b)
+        for a in range(k):
+            yield from runs_of_rare_levels(log, feature, N[a], N.sum(axis=0), log.actions[a])
+
+
+def runs_of_rare_levels(log: Log, feature: Feature, taken: np.ndarray, N: np.ndarray, action: Any) -> Iterator[str]:
+    """Neighbouring levels in which the action is almost never taken, though it is taken elsewhere."""
+    rare = taken < ALMOST_NEVER * N
+    rare |= N == 0
+    ordered = 0 if isinstance(feature, CategoryFeature) else feature.bins  # missing stands by itself
+    for start, stop in runs(rare, ordered):
+        rows, seen = int(N[start:stop].sum()), int(taken[start:stop].sum())
+        if rows < max(KIND_ROWS, KIND_SHARE * len(log)) or seen >= ALMOST_NEVER * rows:
+            continue
+        if taken.sum() / len(log) < 3 * ALMOST_NEVER:  # rare everywhere: told with the action's own count
+            continue
+        where = f"{feature.name} is {feature.span(start, stop)}"
+        yield f"Action {action!r} is almost never taken where {where}: in {seen} of {rows} rows."
+
+
+def runs(marks: np.ndarray, ordered: int) -> Iterator[tuple[int, int]]:
+    """Runs of marked places among the first `ordered` ones; behind them every marked place by itself."""
+    start = None
+    for place, marked in enumerate([*marks[:ordered], False]):
+        if marked and start is None:
+            start = place
+        if not marked and start is not None:
+            yield start, place
+            start = None
+    for place in range(ordered, len(marks)):
+        if marks[place]:
+            yield place, place + 1

@@ -1,0 +1,82 @@
+"""The command line as a user meets it: real processes, exit status, what goes to which stream."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
+    code = "from ponn.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *arguments], capture_output=True, text=True, cwd=cwd
+    )
+
+
+def test_simulate_then_check(tmp_path):
+    made = run("simulate", "breast-cancer", "--rows", "500", "--out", "log.csv", "--truth", "truth.csv", cwd=tmp_path)
+    assert made.returncode == 0
+    assert made.stdout == ""
+    assert "invented" in made.stderr
+    assert "ponn check log.csv --action regimen --reward survived" in made.stderr
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 501
+    header = (tmp_path / "truth.csv").read_text().splitlines()[0]
+    assert '"part","p_AC"' in header
+    found = run("check", "log.csv", "--action", "regimen", "--reward", "survived", cwd=tmp_path)
+    assert found.returncode == 0
+    assert "Ready: 500 rows, 6 actions, 14 features" in found.stdout
+    assert "\x1b[" not in found.stdout  # no colours where there is no terminal
+
+
+def test_check_json_is_one_object_and_nothing_else(tmp_path):
+    run("simulate", "kidney-stones", "--out", "log.parquet", "--known-propensity", cwd=tmp_path)
+    roles = ("--action", "treatment", "--reward", "success", "--propensity", "propensity")
+    found = run("check", "log.parquet", *roles, "--json", cwd=tmp_path)
+    answer = json.loads(found.stdout)
+    assert answer["rows"] == 700
+    assert answer["ready"] is True
+    assert answer["actions"][0] == {"action": "open surgery", "rows": 350, "mean_reward": 0.78}
+
+
+def test_a_log_that_is_not_ready_is_an_answer_not_an_error(tmp_path):
+    (tmp_path / "log.csv").write_text("x,a,r\n1,u,1\n2,v,1\n")
+    found = run("check", "log.csv", "--action", "a", "--reward", "r", "--json", cwd=tmp_path)
+    assert found.returncode == 0
+    answer = json.loads(found.stdout)
+    assert answer["ready"] is False
+    assert "never varies" in answer["why"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("check", "nowhere.csv", "--action", "a", "--reward", "r"), 1, "There is no file nowhere.csv"),
+        (("check", "log.csv", "--action", "b", "--reward", "r"), 1, "has no column 'b'"),
+        (("check", "log.csv", "--reward", "r"), 2, "Missing option '--action'"),
+        (("check", "log.csv", "--action", "a", "--reward", "r", "--reward-range", "5", "1"), 1, "the lower one first"),
+        (("simulate", "nowhere", "--out", "x.csv"), 2, "Invalid value for 'WORLD'"),
+        (("simulate", "pendigits", "--out", "x.xlsx"), 1, "an ending that is not known"),
+        (("simulate", "pendigits", "--out", "no/folder/x.csv"), 1, "There is no folder"),
+        (("learm",), 2, "No such command 'learm'"),
+    ],
+)
+def test_mistakes_are_told_without_traceback(tmp_path, arguments, status, message):
+    (tmp_path / "log.csv").write_text("x,a,r\n1,u,1\n2,v,0\n")
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", [(), ("check",), ("simulate",)])
+def test_help_shows_examples(command):
+    done = run(*command, "--help")
+    assert done.returncode == 0
+    assert "ponn " in done.stdout
+
+
+def test_nothing_is_left_behind_when_writing_fails(tmp_path):
+    run("simulate", "pendigits", "--out", "x.xlsx", cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,51 @@
+"""README and guide are true: every Python and shell block is executed, in order, in one folder."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#]+)\)")
+
+
+def run_shell(lines: str, folder: Path) -> None:
+    for line in lines.splitlines():
+        words = shlex.split(line)
+        assert words[0] == "ponn", f"the documents only run ponn, not {line}"
+        code = "from ponn.cli import main; main()"
+        subprocess.run([sys.executable, "-W", "error", "-c", code, *words[1:]], cwd=folder, check=True)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
+def test_every_block_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    blocks = BLOCK.findall((ROOT / name).read_text())
+    assert blocks
+    for language, code in blocks:
+        if language == "sh":
+            run_shell(code, tmp_path)
+        else:
+            exec(compile(code, name, "exec"), names)
+
+
+@pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    for target in LINK.findall(path.read_text()):
+        assert target.startswith("http") or (path.parent / target).exists(), target
+
+
+def test_the_map_of_the_paper_names_things_that_exist():
+    text = (ROOT / "docs/paper.md").read_text()
+    for file, test in re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", text):
+        source = (ROOT / "tests" / file).read_text()
+        assert f"def {test}" in source
+    for module, name in re.findall(r"`([a-z_]+)\.([A-Za-z_]+)", text):
+        if (ROOT / "src/ponn" / f"{module}.py").exists():
+            source = (ROOT / "src/ponn" / f"{module}.py").read_text()
+            assert re.search(rf"^(def|class) {name}\b", source, re.MULTILINE), f"{module}.{name}"

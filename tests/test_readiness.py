@@ -1,0 +1,117 @@
+"""`check`: everything odd about a log is found, nothing ordinary is called odd."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import ponn
+
+ROLES = {"action": "drug", "reward": "days"}
+
+
+def ordinary(n: int = 2_000, seed: int = 0) -> dict[str, object]:
+    rng = np.random.default_rng(seed)
+    return {
+        "age": rng.normal(50, 10, n),
+        "ward": rng.choice(["north", "south"], n),
+        "drug": rng.choice(["a", "b", "c"], n),
+        "days": rng.integers(0, 2, n),
+    }
+
+
+def test_an_ordinary_log_is_ready_and_nothing_is_suspicious():
+    found = ponn.check(ordinary(), **ROLES)
+    assert found.ready
+    assert found.rows == 2_000
+    assert not found.suspicious
+    assert [one.action for one in found.actions] == ["a", "b", "c"]
+    assert sum(one.rows for one in found.actions) == 2_000
+    assert [(one.name, one.kind, one.levels) for one in found.features] == [
+        ("age", "number", 13),
+        ("ward", "category", 2),
+    ]
+
+
+def test_no_false_alarm_on_the_worlds():
+    for name in ("pendigits", "breast-cancer", "actg175", "synthetic"):
+        log = ponn.simulate.world(name).log
+        found = ponn.check(
+            log.table,
+            action=log.columns.action,
+            reward=log.columns.reward,
+            ignore=["propensity"] if log.p0 is not None else [],
+        )
+        assert found.ready
+        assert not [told for told in found.suspicious if "determines" in told or "known before" in told], name
+
+
+def test_means_are_in_the_users_unit():
+    table = ordinary()
+    table["days"] = np.where(np.array(table["drug"]) == "a", 30.0, 10.0) + np.arange(2_000) % 2
+    found = ponn.check(table, **ROLES, minimize=True)
+    assert found.actions[0].mean_reward == pytest.approx(30.5, abs=0.1)
+
+
+def test_a_feature_that_knows_the_outcome_is_found():
+    table = ordinary()
+    table["discharge"] = np.array(table["days"]) * 3.0 + 1
+    assert any("'discharge' all but determines the reward" in told for told in ponn.check(table, **ROLES).suspicious)
+
+
+def test_a_level_in_which_the_outcome_never_varies_is_found():
+    table = ordinary()
+    table["bought"] = np.where((np.array(table["days"]) == 1) & (np.arange(2_000) % 5 == 0), "yes", "no")
+    assert any("'bought': in all" in told for told in ponn.check(table, **ROLES).suspicious)
+
+
+def test_a_feature_that_tells_the_action_is_found():
+    table = ordinary()
+    table["form"] = np.array(["form " + one for one in table["drug"]])
+    assert any("'form' all but determines the action" in told for told in ponn.check(table, **ROLES).suspicious)
+
+
+def test_repeated_rows_are_counted():
+    table = pa.table(ordinary())
+    found = ponn.check(pa.concat_tables([table, table.slice(0, 7)]), **ROLES)
+    assert any(told.startswith("7 rows repeat an earlier row") for told in found.suspicious)
+
+
+def test_texts_that_are_mostly_numbers_or_mangled_ranges_are_told():
+    table = ordinary()
+    table["weight"] = ["unknown" if j % 50 == 0 else str(60 + j % 40) for j in range(2_000)]
+    table["class"] = ["19-Oct" if j % 3 else "20 - 29" for j in range(2_000)]
+    found = ponn.check(table, **ROLES).suspicious
+    assert any("'weight' is text because of cells like 'unknown'" in told for told in found)
+    assert any("'class' holds '19-Oct'" in told for told in found)
+
+
+def test_every_problem_is_told_at_once_and_what_could_be_read_is_shown():
+    table = ordinary()
+    table["days"] = np.ones(2_000)
+    table["p"] = np.full(2_000, 1.5)
+    found = ponn.check(table, **ROLES, propensity="p")
+    assert not found.ready
+    assert "never varies" in found.why
+    assert "outside (0, 1]" in found.why
+    assert len(found.actions) == 3
+    assert len(found.features) == 2
+
+
+def test_wrong_names_are_an_error_not_a_verdict():
+    with pytest.raises(ponn.PonnError, match="Did you mean 'drug'"):
+        ponn.check(ordinary(), action="drugs", reward="days")
+
+
+def test_too_few_rows_of_all_but_one_action_is_not_ready():
+    table = ordinary()
+    table["drug"] = ["b"] * 3 + ["a"] * 1_997
+    found = ponn.check(table, **ROLES)
+    assert not found.ready
+    assert any("'b' (3)" in note for note in found.notes)
+
+
+def test_json_is_plain():
+    found = json.loads(json.dumps(ponn.check(ordinary(), **ROLES).as_json()))
+    assert {"rows", "actions", "features", "notes", "ready", "why"} <= set(found)

@@ -1,0 +1,38 @@
+"""Settings: every field has a help text and a legal range, and refuses what is outside."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+import ponn
+
+
+def test_every_field_says_what_it_is():
+    for one in fields(ponn.Settings):
+        assert len(one.metadata["help"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"bins": "round"}, "bins is 'round'; expected one of equal-width, quantile"),
+        ({"bins": 3}, "bins is 3; expected str"),
+        ({"max_levels": 1}, "max_levels is 1; expected a number from 2"),
+        ({"max_levels": 2.5}, "max_levels is 2.5; expected int"),
+        ({"lambda1": "much"}, "lambda1 is 'much'; expected a number"),
+        ({"lambda1": float("nan")}, "lambda1 is nan"),
+        ({"m": 0.5}, "m is 0.5; expected a number from 1"),
+        ({"fdr": 1.5}, "fdr is 1.5; expected a number from 0 to 1"),
+        ({"calibrate": 1}, "calibrate is 1; expected bool"),
+    ],
+)
+def test_illegal_values_are_refused(wrong, message):
+    with pytest.raises(ponn.PonnError, match=message):
+        ponn.Settings(**wrong)
+
+
+def test_legal_values_pass_and_settings_are_frozen():
+    one = ponn.Settings(lambda1=1, m=20, select="fdr")
+    assert replace(one, m=None).m is None
+    with pytest.raises(AttributeError):
+        one.m = 3

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check format paper bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -33,10 +33,13 @@ format: $(READY)  ## format the code and apply safe fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+paper: $(READY)  ## check the paper's own numbers that can be recomputed so far
+	$(BIN)/python benchmarks/paper_tables.py
 
 bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/read_and_encode_cost.py
 	$(BIN)/python benchmarks/help_start_up.py
+	$(BIN)/python benchmarks/bound_looseness.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,6 +10,7 @@ import ponn
 SOURCE = Path(ponn.__file__).parent
 ORDER = (
     *("errors", "settings", "table", "profile", "roles", "log", "encode", "propensity", "readiness"),
+    *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
 )
 

@@ -45,7 +45,7 @@ def test_the_map_of_the_paper_names_things_that_exist():
     for file, test in re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", text):
         source = (ROOT / "tests" / file).read_text()
         assert f"def {test}" in source
-    for module, name in re.findall(r"`([a-z_]+)\.([A-Za-z_]+)", text):
+    for module, name in re.findall(r"`([a-z_]+)\.([A-Za-z_0-9]+)", text):
         if (ROOT / "src/ponn" / f"{module}.py").exists():
             source = (ROOT / "src/ponn" / f"{module}.py").read_text()
             assert re.search(rf"^(def|class) {name}\b", source, re.MULTILINE), f"{module}.{name}"

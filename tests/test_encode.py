@@ -556,3 +556,10 @@ def test_counts_of_texts_add_up(a: list[str | None], b: list[str | None]) -> Non
     assert first + second == both
     assert both.missing == (a + b).count(None)
     assert all(both.counts[text] == (a + b).count(text) for text in "abc")
+
+
+def test_the_smallest_and_the_latest_values_do_not_break_anything() -> None:
+    encoding = Encoding.fit(log_of(x=[0.0, 5e-324, 0.0, 5e-324]))
+    assert np.isfinite(encoding.design(rows_of(x=[0.0, 5e-324]))).all()
+    latest = pa.array([2**63 - 1, 0, 1, 2], pa.int64()).cast(pa.timestamp("s"))
+    assert len(Encoding.fit(log_of(x=latest)).features[0].level_names[0]) > 0

@@ -667,6 +667,8 @@ def test_unsupported_feature_types():
     assert "Column 'scan' is of type list<item: int64>, which cannot be a feature" in told
     assert "--ignore 'scan'" in told
     assert ponn.read_log(good(scan=[[1, 2]] * 24), **ROLES, ignore=["scan"]).features == ("age",)
+    empty = ponn.read_log(good(scan=pa.nulls(24, pa.list_(pa.int64()))), **ROLES)
+    assert empty.notes == ("Column 'scan' is not used: it is empty.",)
 
 
 def test_no_feature_is_left():
@@ -822,7 +824,9 @@ def test_leading_zeros_stay(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["\n", ""])
-def test_a_leading_zero_in_the_last_cell_is_seen(tmp_path, end):
+@pytest.mark.parametrize("block", [3, 5, 7, 1 << 20])
+def test_a_leading_zero_in_the_last_cell_is_seen(tmp_path, monkeypatch, block, end):
+    monkeypatch.setattr(reader, "UTF8_BLOCK", block)
     path = write(tmp_path / "log.csv", csv_text() + "a,1,007" + end)
     assert ponn.read_log(path, **ROLES).X["age"][24].as_py() == "007"
 

@@ -115,3 +115,10 @@ def test_too_few_rows_of_all_but_one_action_is_not_ready():
 def test_json_is_plain():
     found = json.loads(json.dumps(ponn.check(ordinary(), **ROLES).as_json()))
     assert {"rows", "actions", "features", "notes", "ready", "why"} <= set(found)
+
+
+def test_means_of_huge_outcomes_are_finite():
+    table = ordinary()
+    table["days"] = np.where(np.array(table["days"]) == 1, 1.7e308, 1.6e308)
+    found = ponn.check(table, **ROLES)
+    assert all(np.isfinite(one.mean_reward) for one in found.actions)

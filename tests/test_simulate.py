@@ -216,3 +216,11 @@ def test_draw_actions_is_the_stated_distribution():
 def test_wrong_calls_are_told(call, message):
     with pytest.raises(ponn.PonnError, match=message):
         call()
+
+
+def test_to_bandit_takes_a_filtered_pandas_frame():
+    import pandas as pd
+
+    frame = pd.DataFrame({"x": np.arange(40.0), "y": np.arange(40) % 3})
+    made = to_bandit(frame[frame.x > 9], [0, 1] * 15, noise=0)
+    assert made.log.features == ("x", "y")

@@ -26,7 +26,7 @@ from ponn.errors import PonnError
 from ponn.log import Log
 from ponn.profile import BOOLEAN, CATEGORY, DATE, NUMBER, SECONDS_PER_DAY, kind_of, numbers, texts
 from ponn.settings import Settings
-from ponn.table import listing, read_frame
+from ponn.table import listing, read_table
 
 NO_LEVEL, UNSEEN = -1, -2
 FAR = 1e6  # standard deviations; values beyond would overflow the networks' single precision
@@ -184,7 +184,7 @@ class NumberFeature:
         if self.kind == BOOLEAN:
             return "true" if value else "false"
         if self.kind == DATE:
-            moment = np.datetime64(round(value * SECONDS_PER_DAY), "s")
+            moment = np.datetime64(0, "s") + np.timedelta64(round(np.clip(value, -FAR, FAR) * SECONDS_PER_DAY), "s")
             return str(moment.astype("datetime64[D]") if value == round(value) else moment)
         return f"{value:.6g}"
 
@@ -225,18 +225,16 @@ class NumberFeature:
 
         A bin begins at its lower cut: floor((x - low) / width), or the number of cuts that are not above x.
         """
-        x = np.asarray(x, np.float64)
-        missing = np.isnan(x) if np.isnan(x.min(initial=np.inf)) else None
-        x = x if missing is None else np.where(missing, self.low, x)
         if self.cuts is None:
             with np.errstate(over="ignore"):  # far outside the range; the end bin all the same
-                position = x - self.low
+                position = np.subtract(x, self.low, dtype=np.float64)
                 position *= self.bins / (self.high - self.low)
-            codes: np.ndarray = position.clip(0, self.bins - 1, out=position).astype(np.int16)
+            if position.min(initial=0) >= 0 and position.max(initial=0) < self.bins:  # nothing missing, nothing outside
+                return position.astype(np.int16)
+            codes = np.nan_to_num(position, nan=0.0).clip(0, self.bins - 1).astype(np.int16)
         else:
-            codes = cuts_not_above(x, self.cuts)
-        if missing is not None:
-            codes[missing] = self.bins if self.missing else NO_LEVEL
+            codes = cuts_not_above(np.asarray(x, np.float64), self.cuts)
+        codes[np.isnan(x)] = self.bins if self.missing else NO_LEVEL
         return codes
 
     def fill(self, x: np.ndarray, out: np.ndarray) -> None:
@@ -388,7 +386,7 @@ def centre_and_scale(found: NumberSummary) -> tuple[float, float]:
     if np.isfinite(found.mean) and np.isfinite(scale) and scale > 0 and np.isfinite(1 / scale):
         return found.mean, scale
     half_range = 0.5 * found.high - 0.5 * found.low  # squares overflow or vanish
-    return 0.5 * found.low + 0.5 * found.high, half_range if np.isfinite(1 / half_range) else 1.0
+    return 0.5 * found.low + 0.5 * found.high, half_range if half_range > 0 and np.isfinite(1 / half_range) else 1.0
 
 
 def is_divisible(low: float, high: float, s: int) -> bool:
@@ -503,7 +501,7 @@ class Encoding:
 
     def select(self, rows: Any) -> pa.Table:
         """The feature columns of a log or of any table of rows to predict."""
-        table = rows.X if isinstance(rows, Log) else read_frame(rows).table
+        table = rows.X if isinstance(rows, Log) else rows if isinstance(rows, pa.Table) else read_table(rows).table
         missing = [one.name for one in self.features if one.name not in table.column_names]
         if missing:
             raise PonnError(f"The rows lack the columns {listing(missing)}, which the policy learned from.")

@@ -142,7 +142,8 @@ def count_actions(draft: Draft) -> tuple[ActionCount, ...]:
     counts = np.bincount(draft.A, minlength=len(draft.actions))
     means: list[float | None] = [None] * len(counts)
     if draft.outcome is not None:
-        means = (np.bincount(draft.A, draft.outcome, minlength=len(counts)) / counts).tolist()
+        largest = float(np.abs(draft.outcome).max(initial=0.0)) or 1.0  # sums of huge outcomes would overflow
+        means = (largest * (np.bincount(draft.A, draft.outcome / largest, minlength=len(counts)) / counts)).tolist()
     return tuple(
         ActionCount(action, rows, mean)
         for action, rows, mean in zip(draft.actions, counts.tolist(), means, strict=True)

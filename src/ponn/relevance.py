@@ -25,7 +25,7 @@ from ponn.errors import PonnError
 from ponn.log import Log
 from ponn.propensity import Propensities
 from ponn.settings import Settings
-from ponn.tally import GramTally, LevelTally, Tally, tally_log
+from ponn.tally import GramTally, LevelTally, Tally, correlation_owner, tally_log
 
 
 @dataclass(frozen=True)
@@ -230,13 +230,14 @@ def threshold_of_bins(found: Relevance) -> np.ndarray:
 
 
 def correlations(gram: GramTally, encoding: Encoding) -> np.ndarray:
-    """|rho| of every two features from the co-moments of their design columns.
+    """|rho| of every two features from the co-moments of their columns.
 
     rho_il^2 = tr(C_ii^+ C_il C_ll^+ C_li) / min(rank C_ii, rank C_ll): the mean squared canonical correlation. For two
     numbers it is Pearson's rho squared, for a number and a category the squared correlation ratio, for two categories
     Cramer's V squared. A number's missing cells count as its mean.
     """
-    blocks = correlation_blocks(encoding)
+    owner = correlation_owner(encoding)
+    blocks = [np.flatnonzero(owner == i) for i in range(len(encoding.features))]
     roots = [whitener(gram.C[np.ix_(block, block)]) for block in blocks]  # W_i with W_i W_i^T = C_ii^+
     d = len(blocks)
     rho = np.eye(d)
@@ -246,14 +247,6 @@ def correlations(gram: GramTally, encoding: Encoding) -> np.ndarray:
             least = min(between.shape)
             rho[i, j] = rho[j, i] = np.sqrt(min(np.sum(between**2) / least, 1.0)) if least else 0.0
     return rho  # [d, d]
-
-
-def correlation_blocks(encoding: Encoding) -> list[np.ndarray]:
-    """The design columns of each feature that enter correlations: a number's value, a category's 0/1 columns."""
-    return [
-        np.flatnonzero(encoding.owner == i)[: None if isinstance(feature, CategoryFeature) else 1]
-        for i, feature in enumerate(encoding.features)
-    ]
 
 
 def whitener(C: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from ponn.breast_cancer import breast_cancer
 from ponn.errors import PonnError
 from ponn.profile import CATEGORY, kind_of, numbers, texts
 from ponn.synthetic import synthetic
-from ponn.table import read_frame
+from ponn.table import read_table
 from ponn.world import VALID_SHARE, World, draw_actions, observe, softmax, softmax_policy, split_rows
 
 SCALINGS = ("paper", "hard")
@@ -90,7 +90,7 @@ def feature_table(X: Any) -> pa.Table:
         if X.ndim != 2:
             raise PonnError(f"X has {X.ndim} dimensions; expected an array [n, d].")
         return pa.table({f"x{i + 1}": X[:, i] for i in range(X.shape[1])})
-    return read_frame(X).table
+    return read_table(X).table
 
 
 def with_noise(features: pa.Table, noise: int, rng: np.random.Generator) -> pa.Table:

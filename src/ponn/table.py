@@ -42,9 +42,6 @@ MAGIC = {
     b"ARROW1": "an Arrow or Feather file (.feather)",
     b"SQLite": "a SQLite database",
 }
-# A cell that is a whole number with leading zeros: anywhere in a text (a quick look), and as a whole cell.
-LEADING_ZERO = re.compile(rb'[\s,;|"][+-]?0[0-9]+(?:[\s,;|"]|$)')
-LEADING_ZERO_CELL = r"^\s*[+-]?0[0-9]"
 
 
 @dataclass(frozen=True)
@@ -470,13 +467,13 @@ def keep_leading_zeros(path: Path, data: pa.Buffer, delimiter: str, table: pa.Ta
     """Whole numbers written with leading zeros (007, a postal code) are codes: their columns stay text."""
     check_names(str(path), table.column_names)
     whole = [field.name for field in table.schema if pa.types.is_int64(field.type)]
-    if not whole or not LEADING_ZERO.search(memoryview(data)):
+    if not whole or not starts_with_zero(np.frombuffer(data, np.uint8), delimiter):
         return table
     as_text = parse_delimited(path, data, delimiter, dict.fromkeys(whole, pa.string()))
     columns = dict(zip(table.column_names, table.columns, strict=True))
     for name in whole:
         cells = as_text.column(name)
-        zeros = pc.match_substring_regex(cells, LEADING_ZERO_CELL)
+        zeros = pc.match_substring_regex(cells, "^0[0-9]")
         if pc.any(zeros).as_py():
             first = cells.filter(zeros)[0].as_py()
             notes.append(
@@ -485,6 +482,18 @@ def keep_leading_zeros(path: Path, data: pa.Buffer, delimiter: str, table: pa.Ta
             )
             columns[name] = cells
     return pa.table(columns)
+
+
+def starts_with_zero(data: np.ndarray, delimiter: str) -> bool:
+    """Does some cell start with a zero and another digit? A quick look; the cell may be a time as well."""
+    starts = np.zeros(256, bool)
+    starts[list(f'{delimiter}\r\n"'.encode())] = True
+    for block in range(0, len(data), UTF8_BLOCK):
+        part = data[block : block + UTF8_BLOCK + 2]
+        before = np.flatnonzero(part[1:-1] == ord("0"))
+        if (starts[part[before]] & (part[before + 2] - ord("0") < 10)).any():  # unsigned: what is below "0" wraps
+            return True
+    return False
 
 
 def blank_missing(table: pa.Table, name: str, notes: list[str]) -> tuple[pa.Table, str, tuple[str, ...]]:

@@ -1,7 +1,7 @@
 """The sums over rows that Step B is made of. A tally has a zero and merges with `+`, so rows can be anywhere.
 
     symbol    meaning                                                                   shape
-    n, k, D   rows, actions, design columns
+    n, k, D   rows, actions, correlation columns
     b[i]      levels of feature i; L = sum of b: all levels, feature after feature      [d]
     U_j(a)    1{A_j = a} min(1/p0_j, m) R_j, here `u[j]` for the action that was taken  [n]
     N         N(x_i): rows with this level                                              [L + 1]
@@ -13,18 +13,19 @@ The last column stands for the whole log, as if all rows had one level in common
 With row weights every row counts as often as its weight says.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
-from ponn.encode import Encoding
+from ponn.encode import CategoryFeature, Encoding
 from ponn.log import Log
 
 BLOCK_ROWS = 65_536  # rows tallied at a time: a block of one feature stays in the second-level cache
 # In a cell where nearly every row has the same U the squares cancel; it is then summed again around its mean.
 CANCELS = 1e-4
+GRAM_ROWS = 8_192
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +61,10 @@ class LevelTally:
 
 @dataclass(frozen=True, eq=False)
 class GramTally:
-    """Means and co-moments of the design columns, for correlations."""
+    """Means and co-moments of the correlation columns: a number itself (missing: the mean), 0/1 per category level."""
 
     n: float
-    mean: np.ndarray  # [D]
+    mean: np.ndarray  # [D], from the encoding's means
     C: np.ndarray  # [D, D]: sum of (x - mean) (x - mean)^T
 
     @classmethod
@@ -89,7 +90,7 @@ class Tally:
     @classmethod
     def zero(cls, encoding: Encoding, k: int) -> "Tally":
         """The tally of no rows."""
-        return cls(LevelTally.zero(k, int(encoding.b.sum()) + 1), GramTally.zero(len(encoding.owner)))
+        return cls(LevelTally.zero(k, int(encoding.b.sum()) + 1), GramTally.zero(len(correlation_owner(encoding))))
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(self.levels + other.levels, self.gram + other.gram)
@@ -104,10 +105,32 @@ class Taken:
     k: int
     weight: np.ndarray | None = None
 
-    def slice(self, start: int, stop: int) -> "Taken":
-        """A run of rows."""
-        weight = None if self.weight is None else self.weight[start:stop]
-        return Taken(self.A[start:stop], self.u[start:stop], self.k, weight)
+    def rows(self, rows: np.ndarray | slice) -> "Taken":
+        """Some of the rows."""
+        weight = None if self.weight is None else self.weight[rows]
+        return Taken(self.A[rows], self.u[rows], self.k, weight)
+
+    @cached_property
+    def rewarded(self) -> np.ndarray:
+        """The rows with U != 0: the others add nothing to the sums."""
+        return np.flatnonzero(self.u)
+
+    @cached_property
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """U and U^2 of the rewarded rows, times their weight."""
+        u = self.u[self.rewarded].astype(float)
+        s = u if self.weight is None else u * self.weight[self.rewarded]
+        return s, s * u
+
+    def first_cells(self, b: int) -> np.ndarray:
+        """A_j b, the first cell of each row's action in a [k, b] table; kept, as many features have the same b."""
+        if b not in self._first_cells:
+            self._first_cells[b] = self.A.astype(np.intp) * b
+        return self._first_cells[b]
+
+    @cached_property
+    def _first_cells(self) -> dict[int, np.ndarray]:
+        return {}
 
 
 def tally_log(encoding: Encoding, log: Log, u: np.ndarray, gram: bool = True) -> Tally:
@@ -116,51 +139,39 @@ def tally_log(encoding: Encoding, log: Log, u: np.ndarray, gram: bool = True) ->
     total = Tally.zero(encoding, taken.k)
     start = 0
     for batch in encoding.select(log).combine_chunks().to_batches(max_chunksize=BLOCK_ROWS):
-        total += tally_batch(encoding, batch, taken.slice(start, start + batch.num_rows), gram)
+        total += tally_batch(encoding, batch, taken.rows(slice(start, start + batch.num_rows)), gram)
         start += batch.num_rows
     return total
 
 
 def tally_batch(encoding: Encoding, batch: pa.RecordBatch, taken: Taken, gram: bool = True) -> Tally:
     """Tally one batch of rows whose columns are the features, in the order of the encoding."""
-    design = np.zeros((batch.num_rows, len(encoding.owner)) if gram else (0, 0))
-    cells = [level_cells(levels, b, taken) for levels, b in read_columns(encoding, batch, design)]
+    columns = [
+        feature.read(pa.chunked_array([one])) for feature, one in zip(encoding.features, batch.columns, strict=True)
+    ]
+    cells = [level_cells(one.codes(x), one.b, taken) for one, x in zip(encoding.features, columns, strict=True)]
     whole = level_cells(np.zeros(batch.num_rows, np.int16), 1, taken)
     N_taken, U, M2 = (np.concatenate(parts, axis=1) for parts in zip(*cells, whole, strict=True))
-    moments = gram_tally(design, taken.weight) if gram else GramTally.zero(len(encoding.owner))
+    D = len(correlation_owner(encoding))
+    moments = gram_tally(encoding, columns, taken.weight) if gram else GramTally.zero(D)
     return Tally(LevelTally(N_taken.sum(axis=0), N_taken, U, M2), moments)
-
-
-def read_columns(encoding: Encoding, batch: pa.RecordBatch, design: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-    """Each feature's levels and their number; on the way its design columns are written, if there is room."""
-    end = 0
-    for feature, column in zip(encoding.features, batch.columns, strict=True):
-        x = feature.read(pa.chunked_array([column]))
-        start, end = end, end + len(feature.design_names)
-        if design.size:
-            feature.fill(x, design[:, start:end])
-        yield feature.codes(x), feature.b
 
 
 def level_cells(levels: np.ndarray, b: int, taken: Taken) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """N(a, x_i), mean of U(a) and its squared deviations in the b levels of one feature, each [k, b]."""
-    A, u, weight = taken.A, taken.u, taken.weight
     if levels.min(initial=0) < 0:  # rows whose value training never saw have no level
-        known = levels >= 0
-        levels, A, u = levels[known], A[known], u[known]
-        weight = None if weight is None else weight[known]
-    cell = A.astype(np.intp) * b + levels  # [n]
-    N_taken = cell_sums(cell, weight, (taken.k, b))
-    some = np.flatnonzero(u)  # rows with U = 0 add nothing to the sums
-    cell, u, weight = cell[some], u[some], None if weight is None else weight[some]
-    s = u if weight is None else u * weight
+        known = np.flatnonzero(levels >= 0)
+        levels, taken = levels[known], taken.rows(known)
+    cell = taken.first_cells(b) + levels  # [n]
+    N_taken = cell_sums(cell, taken.weight, (taken.k, b))
     N = N_taken.sum(axis=0)
-    total, squares = cell_sums(cell, s, N_taken.shape), cell_sums(cell, s * u, N_taken.shape)
+    cell = cell[taken.rewarded]
+    total, squares = (cell_sums(cell, values, N_taken.shape) for values in taken.sums)
     U = np.divide(total, N, out=np.zeros_like(total), where=N > 0)
     M2 = squares - total * U
     again = M2 < CANCELS * squares
     if again.any():
-        M2 = np.where(again, deviations(cell, u, weight, U, N), M2)
+        M2 = np.where(again, deviations(cell, taken, U, N), M2)
     return N_taken, U, M2
 
 
@@ -169,16 +180,52 @@ def cell_sums(cell: np.ndarray, values: np.ndarray | None, shape: tuple[int, ...
     return np.bincount(cell, values, minlength=shape[0] * shape[1]).astype(float, copy=False).reshape(shape)
 
 
-def deviations(cell: np.ndarray, u: np.ndarray, weight: np.ndarray | None, U: np.ndarray, N: np.ndarray) -> np.ndarray:
+def deviations(cell: np.ndarray, taken: Taken, U: np.ndarray, N: np.ndarray) -> np.ndarray:
     """Squared deviations from the mean, summed around the mean: exact where squares cancel."""
-    away = (u - U.ravel()[cell]) ** 2
+    weight = None if taken.weight is None else taken.weight[taken.rewarded]
+    away = (taken.u[taken.rewarded] - U.ravel()[cell]) ** 2
     seen = cell_sums(cell, weight, U.shape)
     return cell_sums(cell, away if weight is None else away * weight, U.shape) + (N - seen) * U * U
 
 
-def gram_tally(X: np.ndarray, weight: np.ndarray | None) -> GramTally:
-    """Means and co-moments of the columns of X, [n, D] in double precision."""
-    n = float(len(X) if weight is None else weight.sum())
-    mean = X.mean(axis=0) if weight is None else weight @ X / n
-    X -= mean
-    return GramTally(n, mean, X.T @ X if weight is None else (X * weight[:, None]).T @ X)
+# Correlations --------------------------------------------------------------------------------------------
+
+
+def correlation_owner(encoding: Encoding) -> np.ndarray:
+    """The feature of each correlation column: one per number, one per level of a category."""
+    columns = [feature.b if isinstance(feature, CategoryFeature) else 1 for feature in encoding.features]
+    return np.repeat(np.arange(len(columns)), columns)  # [D]
+
+
+def gram_tally(encoding: Encoding, columns: list[np.ndarray], weight: np.ndarray | None) -> GramTally:
+    """Means and co-moments of one batch.
+
+    Columns are taken from the encoding's means, so that products do not cancel. Where all are in single precision they
+    are multiplied so, GRAM_ROWS at a time, and summed in double: correlations are then right to 1e-6, else to 1e-12.
+    """
+    n, D = len(columns[0]), len(correlation_owner(encoding))
+    single = all(x.dtype == np.float32 for x in columns) and weight is None
+    sums, products = np.zeros(D), np.zeros((D, D))
+    for start in range(0, n, GRAM_ROWS):
+        part = slice(start, start + GRAM_ROWS)
+        X = moment_columns(encoding, [x[part] for x in columns], np.float32 if single else np.float64)
+        weighted = X if weight is None else X * weight[part]
+        sums += weighted.sum(axis=1)
+        products += weighted @ X.T
+    total = float(n if weight is None else weight.sum())
+    return GramTally(total, sums / total, products - np.outer(sums, sums) / total)
+
+
+def moment_columns(encoding: Encoding, columns: list[np.ndarray], dtype: type) -> np.ndarray:
+    """The correlation columns of some rows: x - mean, 0 where missing; 0/1 per level of a category."""
+    X: np.ndarray = np.empty((len(correlation_owner(encoding)), len(columns[0])), dtype)  # [D, n]
+    place = 0
+    for feature, x in zip(encoding.features, columns, strict=True):
+        if isinstance(feature, CategoryFeature):
+            X[place : place + feature.b] = 0
+            feature.fill(x, X[place : place + feature.b].T)
+            place += feature.b
+        else:
+            np.subtract(x, dtype(feature.mean), out=X[place])
+            place += 1
+    return np.nan_to_num(X, copy=False, nan=0.0) if np.isnan(X.sum()) else X

@@ -1,0 +1,333 @@
+"""How fast is Step B? Against only reading the same columns, against Polars and DuckDB, and how its cost grows.
+
+One log of 5,000,000 x 40 float32 in Parquet, 10 actions, ceil(n^(1/3)) bins, Gram matrix included, propensities known.
+Every measurement is a fresh process tree, so that peak memory is honest; the ways alternate within each turn.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from threadpoolctl import threadpool_limits
+
+from ponn.encode import Encoding, NumberFeature, bin_count
+from ponn.tally import Taken, Tally, tally_batch
+from record import RESULTS, now, write_record
+
+PROCESSES = 2
+# Workers are processes; more threads in each only get in each other's way.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": str(PROCESSES)}
+SHARDS = 4
+ACTIONS = 10
+BATCH = 65_536
+BARS = {"reading": 2.2, "polars": 2.5, "duckdb": 4.0, "memory": 0.5, "minmax": 12.0}
+
+
+# The log -------------------------------------------------------------------------------------------------
+
+
+def write_log(folder: Path, n: int, d: int, k: int, seed: int) -> None:
+    """Parquet shards with features x0.., action, binary reward and propensity of the logged action."""
+    rng = np.random.default_rng(seed)
+    for shard in range(SHARDS):
+        rows = n // SHARDS
+        columns = {f"x{i}": rng.random(rows, dtype=np.float32) for i in range(d)}
+        columns["action"] = rng.integers(0, k, rows).astype(np.int8)
+        columns["reward"] = (rng.random(rows) < 0.5).astype(np.int8)
+        columns["propensity"] = rng.uniform(0.05, 0.15, rows).astype(np.float32)
+        pq.write_table(pa.table(columns), folder / f"part-{shard}.parquet", row_group_size=250_000)
+
+
+def known_encoding(n: int, d: int) -> Encoding:
+    """Equal bins over [0, 1], as an encoding fitted before."""
+    s = bin_count(n)
+    return Encoding(
+        tuple(NumberFeature(f"x{i}", "number", 0.0, 1.0, s, None, None, False, 0.5, 0.2887) for i in range(d)), n
+    )
+
+
+# Ways to do it -------------------------------------------------------------------------------------------
+
+
+def batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The shard piece by piece, by one thread and without reading ahead."""
+    return pq.ParquetFile(path, memory_map=True, pre_buffer=False).iter_batches(batch_size=BATCH, use_threads=False)
+
+
+def read_shard(path: Path) -> int:
+    """Only read."""
+    return sum(batch.num_rows for batch in batches(path))
+
+
+def tally_shard(path: Path, encoding: Encoding, k: int, gram: bool = True) -> Tally:
+    """Step B of one shard."""
+    names = [feature.name for feature in encoding.features]
+    total = Tally.zero(encoding, k)
+    for batch in batches(path):
+        u = batch.column("reward").to_numpy() / batch.column("propensity").to_numpy().astype(float)
+        taken = Taken(batch.column("action").to_numpy(), u, k)
+        total += tally_batch(encoding, batch.select(names), taken, gram)
+    return total
+
+
+def over_shards(folder: Path, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """The work of all shards in PROCESSES processes, in shard order."""
+    paths = sorted(folder.glob("*.parquet"))
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        return list(pool.map(work, paths, *([one] * len(paths) for one in arguments)))
+
+
+def ours(folder: Path, n: int, d: int, k: int) -> None:
+    parts = over_shards(folder, tally_shard, known_encoding(n, d), k)
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    assert total.levels.N[-1] == n // SHARDS * SHARDS
+
+
+def reading(folder: Path, n: int, d: int, k: int) -> None:
+    assert sum(over_shards(folder, read_shard)) == n // SHARDS * SHARDS
+
+
+def polars(folder: Path, n: int, d: int, k: int) -> None:
+    import polars as pl
+
+    s = bin_count(n)
+    log = pl.scan_parquet(folder / "*.parquet").with_columns(u=pl.col("reward") / pl.col("propensity"))
+    queries = []
+    for i in range(d):
+        level = (pl.col(f"x{i}") * s).floor().clip(0, s - 1).cast(pl.Int16).alias("level")
+        sums = (pl.len().alias("N"), pl.col("u").sum().alias("S"), (pl.col("u") ** 2).sum().alias("Q"))
+        queries.append(log.select(level, "action", "u").group_by("action", "level").agg(*sums))
+    for i in range(d):  # the upper triangle of the Gram matrix
+        products = [(pl.col(f"x{i}") * pl.col(f"x{j}")).sum().alias(f"g{j}") for j in range(i, d)]
+        queries.append(log.select(products))
+    pl.collect_all(queries, engine="streaming")
+
+
+def duckdb(folder: Path, n: int, d: int, k: int) -> None:
+    import duckdb as db
+
+    s = bin_count(n)
+    connection = db.connect()
+    connection.execute(f"SET threads = {PROCESSES}")
+    source = f"read_parquet('{folder}/*.parquet')"
+    for i in range(d):
+        connection.execute(
+            f"SELECT action, least(floor(x{i} * {s}), {s - 1})::SMALLINT AS level, count(*), sum(reward / propensity), "
+            f"sum((reward / propensity) * (reward / propensity)) FROM {source} GROUP BY 1, 2"
+        ).fetchall()
+    products = ", ".join(f"sum(x{i}::DOUBLE * x{j})" for i in range(d) for j in range(i, d))
+    connection.execute(f"SELECT {products} FROM {source}").fetchall()
+
+
+WAYS = {"reading": reading, "ours": ours, "polars": polars, "duckdb": duckdb}
+
+
+# Measuring -----------------------------------------------------------------------------------------------
+
+
+def tree_memory(pid: int) -> int:
+    """Bytes held by a process and its descendants, shared pages counted once (proportional set size)."""
+    pids = [pid, *descendants(pid)]
+    return sum(proportional_bytes(one) for one in pids)
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(one) for one in task.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            found += [child, *descendants(child)]
+    return found
+
+
+def proportional_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss_Anon:")) * 1024
+
+
+def measure(way: str, folder: Path, n: int, d: int, k: int) -> dict[str, float]:
+    """Seconds inside the work (imports left out) and peak anonymous memory of the process tree."""
+    arguments = [sys.executable, __file__, "--way", way, "--folder", str(folder), "--rows", str(n)]
+    arguments += ["--features", str(d), "--actions", str(k)]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=os.environ | ONE_THREAD)
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, tree_memory(process.pid))
+        time.sleep(0.02)
+    assert process.stdout is not None
+    if process.returncode:
+        raise RuntimeError(f"{way} failed")
+    return {"seconds": float(process.stdout.read()), "peak_gigabytes": peak / 1e9}
+
+
+def compare(n: int, d: int, turns: int, seed: int) -> dict[str, Any]:
+    """All ways in turn on one log."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_log(Path(folder), n, d, ACTIONS, seed)
+        runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        measure("reading", Path(folder), n, d, ACTIONS)  # fills the file cache
+        for _ in range(turns):
+            for way in WAYS:
+                runs[way].append(measure(way, Path(folder), n, d, ACTIONS))
+                print(
+                    f"{way:>8}  {runs[way][-1]['seconds']:.2f} s  {runs[way][-1]['peak_gigabytes']:.2f} GB", flush=True
+                )
+    return {"runs": runs, "seconds": {way: median(one["seconds"] for one in found) for way, found in runs.items()}}
+
+
+def in_memory(n: int, d: int, turns: int, seed: int) -> dict[str, Any]:
+    """Step B on an array in memory against one plain min/max pass, both in PROCESSES forked processes."""
+    global ARRAY, OUTCOME
+    rng = np.random.default_rng(seed)
+    ARRAY = [rng.random(n, dtype=np.float32) for _ in range(d)]
+    OUTCOME = (rng.integers(0, ACTIONS, n), (rng.random(n) < 0.5) / rng.uniform(0.05, 0.15, n))
+    found: dict[str, list[float]] = {"minmax": [], "ours": []}
+    pieces = [(start, start + n // PROCESSES) for start in range(0, n // PROCESSES * PROCESSES, n // PROCESSES)]
+    for _ in range(turns):
+        for name, work in (("minmax", range_piece), ("ours", tally_piece)):
+            with ProcessPoolExecutor(PROCESSES) as pool:
+                list(pool.map(abs, range(PROCESSES)))  # workers are up
+                start = time.perf_counter()
+                parts = list(pool.map(work, pieces))
+                if name == "ours":
+                    parts[0] + parts[1]
+                found[name].append(time.perf_counter() - start)
+    return found
+
+
+def range_piece(piece: tuple[int, int]) -> list[tuple[float, float]]:
+    """Least and largest value of every column."""
+    return [(float(x[slice(*piece)].min()), float(x[slice(*piece)].max())) for x in ARRAY]
+
+
+def tally_piece(piece: tuple[int, int]) -> Tally:
+    """Step B of some rows."""
+    n = len(ARRAY[0])
+    encoding = known_encoding(n, len(ARRAY))
+    A, u = OUTCOME
+    total = Tally.zero(encoding, ACTIONS)
+    for start in range(piece[0], piece[1], BATCH):
+        stop = min(start + BATCH, piece[1])
+        batch = pa.record_batch([pa.array(x[start:stop]) for x in ARRAY], names=[f"x{i}" for i in range(len(ARRAY))])
+        total += tally_batch(encoding, batch, Taken(A[start:stop], u[start:stop], ACTIONS))
+    return total
+
+
+def growth(seed: int, quick: bool) -> list[dict[str, Any]]:
+    """Seconds of one process while one axis varies; the Gram matrix measured by itself."""
+    small = 20 if quick else 1
+    axes: list[tuple[str, list[tuple[int, int, int]]]] = [
+        ("rows", [(rows // small, 20, 5) for rows in (100_000, 1_000_000, 10_000_000)]),
+        ("features", [(200_000 // small, features, 5) for features in (10, 100, 1_000)]),
+        ("actions", [(1_000_000 // small, 20, actions) for actions in (2, 20, 200)]),
+    ]
+    found = []
+    for axis, cases in axes:
+        for n, d, k in cases:
+            seconds = {gram: tally_seconds(n, d, k, seed, gram) for gram in (False, True)}
+            case = {"axis": axis, "rows": n, "features": d, "actions": k, "seconds": seconds[False]}
+            case |= {"with_gram": seconds[True], "nanoseconds_per_cell": seconds[False] / n / d * 1e9}
+            print(f"{axis:>9}: {n:>11,} x {d:<5} k={k:<4} {case['seconds']:8.2f} s, with Gram {seconds[True]:8.2f} s, "
+                  f"{case['nanoseconds_per_cell']:.1f} ns per cell", flush=True)  # fmt: skip
+            found.append(case)
+    return found
+
+
+def tally_seconds(n: int, d: int, k: int, seed: int, gram: bool) -> float:
+    """Time to tally n rows, made batch by batch outside the clock; always 47 levels, so that only the axis varies."""
+    rng = np.random.default_rng(seed)
+    encoding = known_encoding(100_000, d)
+    total, spent, left = Tally.zero(encoding, k), 0.0, n
+    names = [f"x{i}" for i in range(d)]
+    base = [rng.random(BATCH, dtype=np.float32) for _ in range(min(d, 50))]
+    while left > 0:
+        rows = min(left, BATCH)
+        batch = pa.record_batch([pa.array(base[i % len(base)][:rows]) for i in range(d)], names=names)
+        taken = Taken(rng.integers(0, k, rows), (rng.random(rows) < 0.5) * 5.0, k)
+        start = time.perf_counter()
+        total += tally_batch(encoding, batch, taken, gram)
+        spent += time.perf_counter() - start
+        left -= rows
+    return spent
+
+
+def verdict(compared: dict[str, Any], memory: dict[str, Any]) -> dict[str, dict[str, float | bool]]:
+    """Each bar, what was measured, and whether it holds."""
+    seconds = compared["seconds"]
+    peak = median(one["peak_gigabytes"] for one in compared["runs"]["ours"])
+    measured = {
+        "reading": seconds["ours"] / seconds["reading"],
+        "polars": seconds["polars"] / seconds["ours"],
+        "duckdb": seconds["duckdb"] / seconds["ours"],
+        "memory": peak,
+        "minmax": median(memory["ours"]) / median(memory["minmax"]),
+    }
+    at_most = ("reading", "memory", "minmax")
+    return {
+        name: {"bar": bar, "measured": measured[name], "holds": (measured[name] <= bar) == (name in at_most)}
+        for name, bar in BARS.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--features", type=int, default=40)
+    parser.add_argument("--actions", type=int, default=ACTIONS)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.way:
+        if given.way in ("polars", "duckdb"):
+            __import__(given.way)
+        start = time.perf_counter()
+        WAYS[given.way](given.folder, given.rows, given.features, given.actions)
+        print(time.perf_counter() - start)
+        return
+    started = now()
+    n, turns = (100_000, 1) if given.quick else (given.rows, given.turns)
+    compared = compare(n, given.features, turns, given.seed)
+    with threadpool_limits(1):
+        memory = in_memory(n * 2 // 5, given.features, turns, given.seed)
+        grown = growth(given.seed, given.quick)
+    measured = {
+        "rows": n,
+        "features": given.features,
+        "actions": ACTIONS,
+        "bins": bin_count(n),
+        "processes": PROCESSES,
+        "compared": compared,
+        "in_memory": memory,
+        "growth": grown,
+        "bars": verdict(compared, memory),
+    }
+    for name, bar in measured["bars"].items():
+        print(f"{name:>8}: {bar['measured']:.2f} (bar {bar['bar']}) {'holds' if bar['holds'] else 'MISSED'}")
+    print(write_record("relevance_rows_per_second", measured, seed=given.seed, started=started, folder=given.results))
+
+
+if __name__ == "__main__":
+    main()

@@ -28,7 +28,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import ponn
-from ponn import table as reader
+from ponn import delimited
+from ponn import source as source_module
+from ponn.table import read_table
 
 ROLES = {"action": "drug", "reward": "days"}
 
@@ -728,8 +730,8 @@ def test_no_rows_and_no_columns(tmp_path):
 )
 def test_ragged_csv_tells_the_line_of_the_file(tmp_path, monkeypatch, lines, line, cells):
     path = write(tmp_path / "log.csv", "drug,days,age\n" + "\n".join(lines) + "\n")
-    for block in (reader.ONE_BLOCK, 512):
-        monkeypatch.setattr(reader, "ONE_BLOCK", block)
+    for block in (delimited.ONE_BLOCK, 512):
+        monkeypatch.setattr(delimited, "ONE_BLOCK", block)
         told = message(path)
         assert f"The first one in line {line} has {cells}, expected 3 as in the header" in told
         assert "Is a separator or a quotation mark missing" in told
@@ -762,7 +764,7 @@ def test_quoted_cells_of_every_kind_are_read(tmp_path, cell):
 )
 @pytest.mark.parametrize("ending", [".csv", ".jsonl"])
 def test_wrong_encoding(tmp_path, monkeypatch, encoding, expected, ending):
-    monkeypatch.setattr(reader, "UTF8_BLOCK", 7)  # a character may lie across blocks
+    monkeypatch.setattr(source_module, "UTF8_BLOCK", 7)  # a character may lie across blocks
     text = csv_text() if ending == ".csv" else '{"drug": "ü", "days": 1}\n' * 25
     text = text.replace("ü", "x") + "é,1,2\n"
     told = message(write(tmp_path / f"log{ending}", text.encode(encoding)))
@@ -772,7 +774,7 @@ def test_wrong_encoding(tmp_path, monkeypatch, encoding, expected, ending):
 
 @pytest.mark.parametrize("block", range(1, 12))
 def test_a_character_cut_short_is_told_wherever_blocks_end(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(reader, "UTF8_BLOCK", block)
+    monkeypatch.setattr(source_module, "UTF8_BLOCK", block)
     path = write(tmp_path / "log.csv", b"drug,days,age\na,1,\xe2\x82\nb,0,1\n")
     assert "line 2 holds the byte 0xe2" in message(path)
 
@@ -799,15 +801,15 @@ def test_other_delimiters_are_noticed_outside_quotes_only(tmp_path, delimiter):
 def test_types_do_not_depend_on_blocks(tmp_path, monkeypatch, first, later):
     rows = [f"{'ab'[j % 2]},{j % 3},{first}" for j in range(200)] + [f"a,1,{later}"]
     path = write(tmp_path / "log.csv", "\n".join(["drug,days,age", *rows]) + "\n")
-    whole = reader.read_table(path).table
-    monkeypatch.setattr(reader, "ONE_BLOCK", 128)
-    assert reader.read_table(path).table.equals(whole)
+    whole = read_table(path).table
+    monkeypatch.setattr(delimited, "ONE_BLOCK", 128)
+    assert read_table(path).table.equals(whole)
 
 
 def test_a_row_longer_than_a_block_is_told(tmp_path, monkeypatch):
     path = write(tmp_path / "log.csv", csv_text() + "a,1," + "9" * 5_000 + "\n")
     assert len(ponn.read_log(path, **ROLES)) == 25
-    monkeypatch.setattr(reader, "ONE_BLOCK", 1_024)
+    monkeypatch.setattr(delimited, "ONE_BLOCK", 1_024)
     assert "could not be read as delimited text" in message(path)
 
 
@@ -826,7 +828,7 @@ def test_leading_zeros_stay(tmp_path):
 @pytest.mark.parametrize("end", ["\n", ""])
 @pytest.mark.parametrize("block", [3, 5, 7, 1 << 20])
 def test_a_leading_zero_in_the_last_cell_is_seen(tmp_path, monkeypatch, block, end):
-    monkeypatch.setattr(reader, "UTF8_BLOCK", block)
+    monkeypatch.setattr(delimited, "UTF8_BLOCK", block)
     path = write(tmp_path / "log.csv", csv_text() + "a,1,007" + end)
     assert ponn.read_log(path, **ROLES).X["age"][24].as_py() == "007"
 

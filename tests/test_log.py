@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ponn
-from ponn.table import write_table
+from ponn.files import write_table
 
 
 def small_table(n: int = 60, seed: int = 0) -> pa.Table:

@@ -9,7 +9,8 @@ import ponn
 
 SOURCE = Path(ponn.__file__).parent
 ORDER = (
-    *("errors", "settings", "table", "profile", "roles", "log", "encode", "propensity", "readiness"),
+    *("errors", "settings", "source", "delimited", "files", "table", "profile", "roles", "log", "encode"),
+    *("propensity", "readiness"),
     *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
 )

@@ -183,8 +183,8 @@ def simulate(world: str, out: str, truth: str | None, **settings: Any) -> None:
     """
     from pathlib import Path
 
+    from ponn.files import write_table
     from ponn.simulate import world as make_world
-    from ponn.table import write_table
 
     made = make_world(world, **settings)
     write_table(made.log.table, Path(out))

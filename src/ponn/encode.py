@@ -22,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ponn.errors import PonnError
+from ponn.errors import PonnError, listing
 from ponn.log import Log
 from ponn.profile import BOOLEAN, CATEGORY, DATE, NUMBER, SECONDS_PER_DAY, kind_of, numbers, texts
 from ponn.settings import Settings
-from ponn.table import listing, read_table
+from ponn.table import read_table
 
 NO_LEVEL, UNSEEN = -1, -2
 FAR = 1e6  # standard deviations; values beyond would overflow the networks' single precision

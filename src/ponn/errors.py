@@ -1,4 +1,8 @@
-"""Errors a user can cause. Each message says what was seen, what was expected, where, and what to do."""
+"""Errors a user can cause, and their words: what was seen, what was expected, where, and what to do."""
+
+from collections.abc import Iterable
+
+SHOWN = 5  # how many rows or values an error lists
 
 
 class PonnError(ValueError):
@@ -7,3 +11,15 @@ class PonnError(ValueError):
 
 class LogError(PonnError):
     """The table was read and its columns exist, but what they hold cannot be learned from."""
+
+
+def one_line(error: Exception) -> str:
+    """The start of an exception's message, on one line, without a full stop."""
+    return " ".join(str(error).split())[:300].removesuffix(".")
+
+
+def listing(names: Iterable[object], most: int = 8) -> str:
+    """Names in quotes, the first few of them."""
+    names = list(names)
+    told = ", ".join(repr(name) for name in names[:most])
+    return told + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ponn.errors import LogError, PonnError
+from ponn.errors import SHOWN, LogError, PonnError, listing
 from ponn.profile import Profile, profile
 from ponn.roles import Rows, check_group, check_time, read_actions, read_propensities, read_rewards, read_weights
-from ponn.table import SHOWN, Source, listing, read_table
+from ponn.source import Source
+from ponn.table import read_table
 
 BATCH_ROWS = 65_536
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ponn.encode import CategoryFeature, Encoding, Feature
+from ponn.errors import listing
 from ponn.log import Draft, Log, draft_log, read_log
 from ponn.profile import CATEGORY, Profile, kind_of, texts
 from ponn.propensity import QUANTILES, SUPPORT_FLOOR, Overlap, overlap, propensities
 from ponn.roles import HANDFUL, is_number
-from ponn.table import listing
 
 # A feature that explains this much of the reward's variance, or removes this much of the doubt about the action,
 # all but determines it: no measurement taken before the decision does.

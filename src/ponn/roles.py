@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ponn.errors import LogError, PonnError
+from ponn.errors import SHOWN, LogError, PonnError, listing
 from ponn.profile import BOOLEAN, CATEGORY, DATE, NUMBER, is_plain_number, kind_of, texts
-from ponn.table import SHOWN, listing
 
 HANDFUL = 5  # an action taken in fewer rows is told: nothing reliable can be learned about it
 MOST_ACTIONS = 1_000  # more distinct values than this are not a choice among actions

@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ponn.errors import PonnError
+from ponn.errors import PonnError, listing
 from ponn.log import Log, read_log
-from ponn.table import listing
 
 LOSSES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {"l1": np.abs, "l2": np.square}
 TRAIN_SHARE = 0.7  # the paper's protocol: 70 % training, 30 % test ...

@@ -122,6 +122,11 @@ class Taken:
         s = u if self.weight is None else u * self.weight[self.rewarded]
         return s, s * u
 
+    @cached_property
+    def scratch(self) -> np.ndarray:
+        """Room for the cell of each row, used by one feature after the other: fresh memory is slow."""
+        return np.empty(len(self.A), np.intp)
+
     def first_cells(self, b: int) -> np.ndarray:
         """A_j b, the first cell of each row's action in a [k, b] table; kept, as many features have the same b."""
         if b not in self._first_cells:
@@ -162,10 +167,10 @@ def level_cells(levels: np.ndarray, b: int, taken: Taken) -> tuple[np.ndarray, n
     if levels.min(initial=0) < 0:  # rows whose value training never saw have no level
         known = np.flatnonzero(levels >= 0)
         levels, taken = levels[known], taken.rows(known)
-    cell = taken.first_cells(b) + levels  # [n]
+    cell = np.add(taken.first_cells(b), levels, out=taken.scratch)  # [n]
     N_taken = cell_sums(cell, taken.weight, (taken.k, b))
     N = N_taken.sum(axis=0)
-    cell = cell[taken.rewarded]
+    cell = cell.take(taken.rewarded)
     total, squares = (cell_sums(cell, values, N_taken.shape) for values in taken.sums)
     U = np.divide(total, N, out=np.zeros_like(total), where=N > 0)
     M2 = squares - total * U

@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from ponn.encode import Encoding, NumberFeature, bin_count
 from ponn.profile import whole_array
+from ponn.tally import BLOCK_ROWS as BATCH
 from ponn.tally import Taken, Tally, tally_batch
 from record import RESULTS, now, write_record
 
@@ -31,7 +32,6 @@ PROCESSES = 2
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": str(PROCESSES)}
 SHARDS = 4
 ACTIONS = 10
-BATCH = 65_536
 BARS = {"reading": 2.2, "polars": 2.5, "duckdb": 4.0, "memory": 0.5, "minmax": 12.0}
 
 
@@ -199,7 +199,7 @@ def in_memory(n: int, d: int, turns: int, seed: int) -> dict[str, Any]:
     """Step B on an array in memory against one plain min/max pass, both in PROCESSES forked processes."""
     global ARRAY, OUTCOME
     rng = np.random.default_rng(seed)
-    ARRAY = [rng.random(n, dtype=np.float32) for _ in range(d)]
+    ARRAY = rng.random((n, d), dtype=np.float32)
     OUTCOME = (rng.integers(0, ACTIONS, n), (rng.random(n) < 0.5) / rng.uniform(0.05, 0.15, n))
     found: dict[str, list[float]] = {"minmax": [], "ours": []}
     pieces = [(start, start + n // PROCESSES) for start in range(0, n // PROCESSES * PROCESSES, n // PROCESSES)]
@@ -215,20 +215,22 @@ def in_memory(n: int, d: int, turns: int, seed: int) -> dict[str, Any]:
     return found
 
 
-def range_piece(piece: tuple[int, int]) -> list[tuple[float, float]]:
+def range_piece(piece: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Least and largest value of every column."""
-    return [(float(x[slice(*piece)].min()), float(x[slice(*piece)].max())) for x in ARRAY]
+    part = ARRAY[slice(*piece)]
+    return part.min(axis=0), part.max(axis=0)
 
 
 def tally_piece(piece: tuple[int, int]) -> Tally:
     """Step B of some rows."""
-    n = len(ARRAY[0])
-    encoding = known_encoding(n, len(ARRAY))
+    n, d = ARRAY.shape
+    encoding = known_encoding(n, d)
     A, u = OUTCOME
     total = Tally.zero(encoding, ACTIONS)
     for start in range(piece[0], piece[1], BATCH):
         stop = min(start + BATCH, piece[1])
-        batch = pa.record_batch([pa.array(x[start:stop]) for x in ARRAY], names=[f"x{i}" for i in range(len(ARRAY))])
+        columns = [pa.array(x) for x in ARRAY[start:stop].T.copy()]
+        batch = pa.record_batch(columns, names=[f"x{i}" for i in range(d)])
         total += tally_batch(encoding, batch, Taken(A[start:stop], u[start:stop], ACTIONS))
     return total
 

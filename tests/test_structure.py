@@ -12,6 +12,7 @@ ORDER = (
     *("errors", "settings", "source", "delimited", "files", "table", "profile", "roles", "log", "encode"),
     *("propensity", "readiness"),
     *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
+    *("inference", "policy", "network", "objective", "train", "learning"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
 )
 

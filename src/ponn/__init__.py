@@ -7,9 +7,11 @@ if TYPE_CHECKING:
     from ponn import datasets, simulate
     from ponn.encode import Encoding
     from ponn.errors import LogError, PonnError
+    from ponn.learning import learn
     from ponn.log import Log, read_log
+    from ponn.policy import Policy, load
     from ponn.readiness import check
-    from ponn.settings import Settings
+    from ponn.settings import METHODS, Settings
     from ponn.world import World
 
 __version__ = "0.1.0"
@@ -20,7 +22,11 @@ PUBLIC = {
     "Encoding": "ponn.encode",
     "LogError": "ponn.errors",
     "PonnError": "ponn.errors",
+    "learn": "ponn.learning",
     "Log": "ponn.log",
+    "load": "ponn.policy",
+    "METHODS": "ponn.settings",
+    "Policy": "ponn.policy",
     "read_log": "ponn.log",
     "Settings": "ponn.settings",
     "World": "ponn.world",
@@ -28,14 +34,18 @@ PUBLIC = {
 MODULES = ("datasets", "simulate")
 
 __all__ = [
+    "METHODS",
     "Encoding",
     "Log",
     "LogError",
+    "Policy",
     "PonnError",
     "Settings",
     "World",
     "check",
     "datasets",
+    "learn",
+    "load",
     "read_log",
     "simulate",
 ]

@@ -1,0 +1,116 @@
+"""The network of section 4.3 with numpy alone, so that a policy serves without the training stack.
+
+symbol     meaning                                                                          shape
+X          design columns (encode.py), single precision                                     [n, D]
+h_l        units of policy layer l = 1..L; h_1 counts as 1 where there is no hidden layer
+W1         first layer of every action, side by side; 0 where f_a leaves a column out       [D, k * h_1]
+b1         intercepts of the first layer, shared by all actions                             [h_1]
+W2, b2     policy layer 2, shared by all actions; W3, b3 and so on likewise                 [h_1, h_2], [h_2]
+w          from Phi(x, a) to the score                                                      [h_L]
+c          intercept per action                                                             [k]
+
+Deviation: the paper has no c. Its b1 is the same for all actions, so where nothing is selected for an action that
+action's base rate could not be expressed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ponn.errors import PonnError
+
+BLOCK_ROWS = 256  # rows scored at a time: with k * h_1 = 1,000 a layer takes 1 MB and stays in the cache
+
+
+def sigmoid(z: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-z)) in place, by tanh, which cannot overflow."""
+    z *= 0.5
+    np.tanh(z, out=z)
+    z *= 0.5
+    z += 0.5
+    return z
+
+
+def relu(z: np.ndarray) -> np.ndarray:
+    """max(z, 0) in place."""
+    return np.maximum(z, 0, out=z)
+
+
+def silu(z: np.ndarray) -> np.ndarray:
+    """z / (1 + exp(-z))."""
+    return z * sigmoid(z.copy())
+
+
+ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {"sigmoid": sigmoid, "relu": relu, "silu": silu}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the network looks like: k actions, D design columns, units per policy layer (none: a linear policy)."""
+
+    k: int
+    D: int
+    hidden: tuple[int, ...] = (100, 100)  # section 7.2: two policy layers of 100 sigmoid units
+    activation: str = "sigmoid"
+
+    def __post_init__(self) -> None:
+        if self.k < 2 or self.D < 1:
+            raise PonnError(f"The network has {self.k} actions and {self.D} columns; expected at least 2 and 1.")
+        if any(units < 1 for units in self.hidden):
+            raise PonnError(f"The policy layers have {self.hidden} units; expected at least 1 in each.")
+        if self.activation not in ACTIVATIONS:
+            raise PonnError(f"The activation is {self.activation!r}; expected one of {', '.join(ACTIVATIONS)}.")
+
+    @property
+    def first(self) -> int:
+        """h_1, the units of the first layer per action; 1 where the policy is linear."""
+        return self.hidden[0] if self.hidden else 1
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name → shape of every weight."""
+        shapes: dict[str, tuple[int, ...]] = {"W1": (self.D, self.k * self.first)}
+        if self.hidden:
+            shapes["b1"] = (self.first,)
+            for layer in range(2, len(self.hidden) + 1):
+                shapes[f"W{layer}"] = self.hidden[layer - 2 : layer]
+                shapes[f"b{layer}"] = (self.hidden[layer - 1],)
+            shapes["w"] = (self.hidden[-1],)
+        return shapes | {"c": (self.k,)}
+
+
+def scores(weights: Mapping[str, np.ndarray], X: np.ndarray, architecture: Architecture) -> np.ndarray:
+    """w . Phi(x, a) + c_a for every row and action; h(. | x) is the softmax over a row."""
+    check_shapes(weights, X, architecture)
+    X = np.asarray(X, np.float32)
+    out = np.empty((len(X), architecture.k), np.float32)
+    for start in range(0, len(X), BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        out[block] = block_scores(weights, X[block], architecture)
+    return out  # [n, k]
+
+
+def block_scores(weights: Mapping[str, np.ndarray], X: np.ndarray, architecture: Architecture) -> np.ndarray:
+    """Scores of a few rows; phi(x, a) is never made: W1 phi(x, a) is the a-th block of X @ W1."""
+    H = X @ weights["W1"]  # [n, k * h_1]
+    if not architecture.hidden:
+        return H + weights["c"]  # [n, k]
+    rho = ACTIVATIONS[architecture.activation]
+    H = H.reshape(-1, architecture.first)  # [n * k, h_1]
+    H += weights["b1"]
+    H = rho(H)
+    for layer in range(2, len(architecture.hidden) + 1):
+        H = H @ weights[f"W{layer}"]  # [n * k, h_l]
+        H += weights[f"b{layer}"]
+        H = rho(H)
+    return np.asarray((H @ weights["w"]).reshape(-1, architecture.k) + weights["c"])  # [n, k]
+
+
+def check_shapes(weights: Mapping[str, np.ndarray], X: np.ndarray, architecture: Architecture) -> None:
+    """Raise PonnError unless weights and rows fit the architecture."""
+    found = {name: array.shape for name, array in weights.items()}
+    if found != architecture.shapes:
+        raise PonnError(f"The weights have shapes {found}; the architecture asks for {architecture.shapes}.")
+    if X.ndim != 2 or X.shape[1] != architecture.D:
+        raise PonnError(f"The rows have shape {X.shape}; expected {architecture.D} design columns.")

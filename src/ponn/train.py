@@ -1,0 +1,419 @@
+"""Step C, the loop only: Adam on mini-batches of the rows that contribute, early stopping, nothing else.
+
+symbol   meaning                                                     shape
+X        design columns                                              [rows, D]
+A        actions taken                                               [rows]
+R        rewards in [0, 1]                                           [rows]
+w        importance weights 1/p_j (truncated, if the caller wants)   [rows]
+n        rows of the log they come from; at least as many
+f        masks: does action a see a design column?                   [k, D]
+
+One thread by default: the result then does not depend on the machine's number of cores, and many candidates use all
+cores better as single-thread processes than one after the other on all of them (benchmarks/training_speed.py).
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ponn.errors import PonnError
+from ponn.inference import Architecture
+from ponn.network import PolicyNetwork
+from ponn.objective import (
+    Majorant,
+    Ratio,
+    contributes,
+    l1_penalty,
+    majorant,
+    mean_loss,
+    ratio,
+    row_losses,
+    validation_loss,
+)
+from ponn.settings import Settings
+
+EVALUATED_ROWS = 2_048  # rows in one forward pass without gradients: k * h_1 = 1,000 takes 8 MB per layer
+RETRIES = 3  # after a divergence, each with a step ten times smaller
+SMALLER = 0.1
+DIVERGED = 10.0  # times the untrained network's cross-entropy; the mean log h is then below that of 1/k^10
+
+
+# What goes in --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a log as the network reads them; n may count more rows than are here (those with reward 0)."""
+
+    X: np.ndarray  # [rows, D]
+    A: np.ndarray  # [rows]
+    R: np.ndarray  # [rows]
+    w: np.ndarray  # [rows]
+    n: float
+
+    def __len__(self) -> int:
+        return len(self.A)
+
+    @property
+    def complete(self) -> bool:
+        """Are all rows of the log here, those with reward 0 as well?"""
+        return len(self) == self.n
+
+    def take(self, rows: np.ndarray, n: float) -> "Rows":
+        """Some of the rows, out of n."""
+        return Rows(self.X[rows], self.A[rows], self.R[rows], self.w[rows], n)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What to learn from and what to stop by. `train` should hold all rows, or the monitor cannot be computed."""
+
+    train: Rows
+    valid: Rows
+    k: int
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One network to train on a problem."""
+
+    masks: np.ndarray  # [k, D] bool
+    settings: Settings
+    seed: int = 0
+
+
+class Tensors(NamedTuple):
+    """Rows in single precision, in memory of torch's own (so that results do not depend on numpy's alignment)."""
+
+    X: Tensor
+    A: Tensor
+    R: Tensor
+    w: Tensor
+    n: float
+
+    def at(self, rows: Tensor) -> "Tensors":
+        """Some of the rows."""
+        return Tensors(self.X[rows], self.A[rows], self.R[rows], self.w[rows], self.n)
+
+
+def tensors(rows: Rows) -> Tensors:
+    """Copy rows to torch."""
+    X, R, w = (torch.tensor(np.asarray(one, np.float32)) for one in (rows.X, rows.R, rows.w))
+    return Tensors(X, torch.tensor(np.asarray(rows.A, np.int64)), R, w, rows.n)
+
+
+def contributing(rows: Rows, criterion: str, part: str) -> Tensors:
+    """The rows that can change the criterion; an error where there are none."""
+    chosen = np.flatnonzero(contributes(criterion, rows.R))
+    if not len(chosen):
+        raise PonnError(
+            f"None of the {len(rows)} {part} rows has a reward above 0, so there is nothing the criterion "
+            f"{criterion!r} could learn from. Check the reward column and its direction, or give more rows."
+        )
+    return tensors(rows.take(chosen, rows.n))
+
+
+def sample(rows: Rows, size: int, seed: int) -> Tensors | None:
+    """A fixed random sample to watch, with a generator of its own: watching must not change what is learned."""
+    if not rows.complete or not size:
+        return None
+    return tensors(rows.take(np.random.default_rng(seed).permutation(len(rows))[:size], size))
+
+
+# What comes out ------------------------------------------------------------------------------------------
+
+
+class Epoch(NamedTuple):
+    """One pass over the rows. Losses are without penalties; epoch 0 is the untrained network."""
+
+    train_loss: float  # running, while the weights change
+    valid_loss: float
+    ratio: Ratio | None  # on the watched rows
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The weights of the epoch with the lowest validation loss, and how they were found. Never NaN."""
+
+    architecture: Architecture
+    weights: dict[str, np.ndarray]
+    history: tuple[Epoch, ...]  # history[e] is epoch e of the last attempt
+    best_epoch: int  # 0: training never improved on the untrained network
+    ratio: Ratio | None  # of the returned weights on all training rows; None where rows were left out
+    retries: int  # attempts that diverged
+    learning_rate: float  # of the last attempt
+    stopped_early: bool  # False: the epochs ran out, more might help
+    seconds: float
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the rows, in the last attempt."""
+        return len(self.history) - 1
+
+    @property
+    def valid_loss(self) -> float:
+        """The lowest validation loss, that of the returned weights."""
+        return self.history[self.best_epoch].valid_loss
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about this training."""
+        found = []
+        if self.retries:
+            found.append(
+                f"Training diverged and was repeated with step {self.learning_rate:g} (attempt {self.retries + 1})."
+            )
+        if not self.best_epoch:
+            found.append("Training never improved the validation loss; the policy is the untrained network.")
+        if not self.stopped_early:
+            found.append(f"Training had not settled when its {self.epochs} epochs ran out; more may help.")
+        return tuple(found)
+
+
+class DivergenceError(ArithmeticError):
+    """A loss or a weight stopped being a usable number."""
+
+
+# Training ------------------------------------------------------------------------------------------------
+
+Progress = Callable[[int, Epoch], None]
+
+
+def train(problem: Problem, candidate: Candidate, *, threads: int = 1, progress: Progress | None = None) -> Trained:
+    """Train one network; after a divergence again with a smaller step, from the same start.
+
+    progress is called with the epoch's number and what was measured. Same seed, data, threads and machine: same bits.
+    """
+    started = time.perf_counter()
+    settings = candidate.settings
+    with thread_count(threads):
+        for retries in range(RETRIES + 1):
+            tried = replace(settings, learning_rate=settings.learning_rate * SMALLER**retries)
+            try:
+                run = Run(problem, replace(candidate, settings=tried))
+                return replace(run.until_done(progress), retries=retries, seconds=time.perf_counter() - started)
+            except DivergenceError as error:
+                reason = error
+    raise PonnError(
+        f"Training diverged {RETRIES + 1} times, last with step {tried.learning_rate:g}: {reason}. "
+        "Look for extreme weights (ponn check shows the smallest propensities), truncate them with m, or penalise more."
+    )
+
+
+@contextmanager
+def thread_count(threads: int) -> Iterator[None]:
+    """Run torch with so many threads, then as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Run:
+    """One attempt: a network, its optimizer, its rows and the generator that shuffles them."""
+
+    def __init__(self, problem: Problem, candidate: Candidate):
+        self.problem, self.settings = problem, candidate.settings
+        settings = candidate.settings
+        self.generator = torch.Generator().manual_seed(candidate.seed)
+        self.rows = contributing(problem.train, settings.criterion, "training")
+        self.valid = contributing(problem.valid, settings.criterion, "validation")
+        self.watched = sample(problem.train, settings.watched, candidate.seed)
+        shape = Architecture(problem.k, self.rows.X.shape[1], settings.hidden, settings.activation)
+        self.network = PolicyNetwork(shape, candidate.masks, self.generator)
+        self.optimizer = adam(self.network, settings)
+
+    def until_done(self, progress: Progress | None) -> Trained:
+        """Epochs until the validation loss has not fallen for `patience` of them, or they run out."""
+        history = [self.measured(self.loss_of_training_rows())]
+        best, best_epoch = self.network.weights(), 0
+        while len(history) <= self.settings.epochs and len(history) - 1 - best_epoch < self.settings.patience:
+            history.append(self.measured(self.pass_over_rows()))
+            check(history, self.settings.criterion)
+            if history[-1].valid_loss < history[best_epoch].valid_loss:
+                best, best_epoch = self.network.weights(), len(history) - 1
+            if progress:
+                progress(len(history) - 1, history[-1])
+        self.network.restore(best)
+        return Trained(
+            architecture=self.network.architecture,
+            weights=best,
+            history=tuple(history),
+            best_epoch=best_epoch,
+            ratio=self.watch(tensors(self.problem.train)) if self.problem.train.complete else None,
+            retries=0,
+            learning_rate=self.settings.learning_rate,
+            stopped_early=len(history) - 1 - best_epoch >= self.settings.patience,
+            seconds=0.0,
+        )
+
+    def pass_over_rows(self) -> float:
+        """One epoch in batches of nearly equal size; returns the running loss."""
+        bound = self.bound()
+        count = len(self.rows.A)
+        total = torch.zeros(())
+        order = torch.randperm(count, generator=self.generator)
+        for batch in order.tensor_split(max(1, round(count / self.settings.batch))):
+            part = self.rows.at(batch)
+            log_h = -functional.cross_entropy(self.network(part.X), part.A, reduction="none")  # [batch]
+            u = self.losses(log_h, part)
+            loss = bound.rows(u).mean() * (count / self.rows.n)  # mean over the batch: unbiased for (1/n) sum
+            if self.settings.l1:
+                loss = loss + self.settings.l1 * l1_penalty(self.network.penalised())
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            total += u.detach().sum()
+        return float(total) / self.rows.n
+
+    def bound(self) -> Majorant:
+        """The objective of this epoch as a sum over rows; only the variance penalty needs a look at all of them."""
+        if not self.settings.variance:
+            return Majorant()
+        u = self.losses(self.log_h(self.rows), self.rows)
+        return majorant(u, self.rows.n, self.settings.variance)
+
+    def losses(self, log_h: Tensor, rows: Tensors) -> Tensor:
+        """u_j of rows."""
+        s = self.settings
+        return row_losses(s.criterion, log_h, rows.R, rows.w, M=clip_of(s), baseline=s.baseline)
+
+    # Measuring, without gradients
+
+    def log_policy(self, X: Tensor) -> Tensor:
+        """log h(a | x) of every action, in blocks: [rows, k]."""
+        with torch.inference_mode():
+            return torch.cat([self.network(block).log_softmax(dim=1) for block in torch.split(X, EVALUATED_ROWS)])
+
+    def log_h(self, rows: Tensors) -> Tensor:
+        """log h(A_j | x_j)."""
+        return self.log_policy(rows.X).gather(1, rows.A[:, None])[:, 0]  # [rows]
+
+    def loss_of_training_rows(self) -> float:
+        """The training loss of the weights as they are."""
+        return float(mean_loss(self.losses(self.log_h(self.rows), self.rows), self.rows.n))
+
+    def measured(self, train_loss: float) -> Epoch:
+        """The epoch's losses and ratio."""
+        s, rows = self.settings, self.valid
+        loss = validation_loss(s.criterion, self.log_h(rows), rows.R, rows.w, rows.n, M=clip_of(s), baseline=s.baseline)
+        return Epoch(train_loss, float(loss), self.watch(self.watched))
+
+    def watch(self, rows: Tensors | None) -> Ratio | None:
+        """The monitor of propensity overfitting on rows, rewarded or not."""
+        return None if rows is None else ratio(self.log_policy(rows.X), rows.A, rows.w)
+
+
+def clip_of(settings: Settings) -> float:
+    """POEM's M as a number."""
+    return math.inf if settings.clip is None else settings.clip
+
+
+def adam(network: PolicyNetwork, settings: Settings) -> torch.optim.Adam:
+    """Adam; its weight_decay adds 2 l2 W to the gradient, which is that of l2 sum W^2 (intercepts left out)."""
+    groups = [
+        {"params": network.penalised(), "weight_decay": 2 * settings.l2},
+        {"params": network.intercepts(), "weight_decay": 0.0},
+    ]
+    return torch.optim.Adam(groups, lr=settings.learning_rate, fused=True)
+
+
+def check(history: Sequence[Epoch], criterion: str) -> None:
+    """Raise DivergenceError if the newest losses are not finite, or the cross-entropy went through the roof."""
+    start, now = history[0], history[-1]
+    if not (math.isfinite(now.train_loss) and math.isfinite(now.valid_loss)):
+        raise DivergenceError(f"the losses of epoch {len(history) - 1} are {now.train_loss} and {now.valid_loss}")
+    if criterion == "cross-entropy" and now.train_loss > DIVERGED * start.train_loss:
+        raise DivergenceError(
+            f"the training loss of epoch {len(history) - 1} is {now.train_loss:.4g}, untrained it was "
+            f"{start.train_loss:.4g}"
+        )
+
+
+# Many candidates -----------------------------------------------------------------------------------------
+
+Finished = Callable[[int, int, Trained], None]
+ATTEMPTS = 3  # a worker that the system killed takes the pool with it; what was not finished starts again
+
+
+def train_many(
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    *,
+    workers: int | None = None,
+    progress: Finished | None = None,
+) -> tuple[Trained, ...]:
+    """Train candidates in single-thread processes, by default one per core; the same results as `train`, in order.
+
+    The processes stay for the next call (start-up, 3 to 5 s, is paid once) and end with this process or by an
+    interruption. Large arrays reach them once, through files mapped into memory.
+    progress: how many are done, of how many, the newest.
+    """
+    workers = min(workers or available_cores(), len(candidates))
+    found: dict[int, Trained] = {}
+    with closing(finished(problem, candidates, workers)) as results:
+        for place, trained in results:
+            found[place] = trained
+            if progress:
+                progress(len(found), len(candidates), trained)
+    return tuple(found[place] for place in range(len(candidates)))
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def finished(
+    problem: Problem, candidates: Sequence[Candidate], workers: int
+) -> Generator[tuple[int, Trained], None, None]:
+    """Place and result of every candidate, as they come in."""
+    if workers <= 1:
+        yield from (numbered(place, problem, one) for place, one in enumerate(candidates))
+        return
+    left = set(range(len(candidates)))
+    for attempt in range(ATTEMPTS):
+        try:
+            for place, trained in in_processes(problem, candidates, sorted(left), workers):
+                left.remove(place)
+                yield place, trained
+            return
+        except worker_died():
+            if attempt == ATTEMPTS - 1:
+                raise
+
+
+def in_processes(
+    problem: Problem, candidates: Sequence[Candidate], places: list[int], workers: int
+) -> Iterator[tuple[int, Trained]]:
+    """Results from a pool of processes, in the order in which they are finished."""
+    from joblib import Parallel, delayed
+
+    pool = Parallel(n_jobs=workers, backend="loky", return_as="generator_unordered", batch_size=1, pre_dispatch="all")
+    tasks = (delayed(numbered)(place, problem, candidates[place]) for place in places)
+    with closing(pool(tasks)) as results:  # closing it, also after an interruption, kills what still runs
+        yield from results
+
+
+def numbered(place: int, problem: Problem, candidate: Candidate) -> tuple[int, Trained]:
+    """Train a candidate and say which one it was."""
+    return place, train(problem, candidate)
+
+
+def worker_died() -> type[Exception]:
+    """The error of a pool whose process was killed."""
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    found: type[Exception] = TerminatedWorkerError
+    return found

@@ -1,0 +1,195 @@
+"""Algorithm 1 end to end, the policy and its file."""
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+import ponn
+from ponn.inference import ACTIVATIONS
+from ponn.learning import candidates, prepare
+from ponn.objective import CRITERIA
+from ponn.settings import METHODS, Settings, settings_of
+from ponn.synthetic import synthetic
+
+QUICK = {"hidden": (16,), "epochs": 60, "patience": 10}
+
+
+@pytest.fixture(scope="module")
+def world() -> ponn.World:
+    return synthetic(rows=3_000, features=12, actions=3, relevant=3, effect=0.16, bias=0.7, categorical=0.3, seed=1)
+
+
+@pytest.fixture(scope="module")
+def policy(world) -> ponn.Policy:
+    return ponn.learn(world.part("train", "valid").log, seed=0, select="fdr", **QUICK)
+
+
+def test_settings_list_what_exists():
+    choices = {one.name: one.metadata["choices"] for one in Settings.__dataclass_fields__.values()}
+    assert set(choices["activation"]) == set(ACTIVATIONS)
+    assert set(choices["criterion"]) == set(CRITERIA)
+
+
+def test_the_papers_methods_are_rows_of_settings():
+    assert settings_of("poem").hidden == ()
+    assert settings_of("poem").criterion == "ips"
+    assert settings_of("poem").variance > 0
+    assert settings_of("ponn-b").relevance
+    assert not settings_of("ponn").relevance
+    assert settings_of() == settings_of("ponn-b")
+    with pytest.raises(ponn.PonnError, match="no method 'ponn-c'"):
+        settings_of("ponn-c")
+    with pytest.raises(ponn.PonnError, match="Did you mean 'lambda1'"):
+        settings_of("ponn", lamda1=3)
+
+
+def test_a_learned_policy_beats_logging_and_looks_at_the_relevant_features(world, policy):
+    test = world.part("test")
+    greedy = np.eye(3)[policy.predict_proba(test.log).argmax(axis=1)]
+    assert test.value(greedy) > test.value(test.propensities) + 0.1
+    found = policy.selected & world.causes
+    assert found.sum() >= 0.8 * world.causes.sum()
+
+
+def test_only_selected_features_move_an_actions_score(world, policy):
+    rows = world.log.X.to_pandas().head(50)
+    for a, action in enumerate(policy.actions):
+        unused = [name for name in world.log.features if name not in policy.sets()[action]]
+        assert unused
+        changed = rows.copy()
+        for name in unused:
+            changed[name] = changed[name].sample(frac=1, random_state=0).to_numpy()
+        from ponn.inference import scores
+
+        one, two = (
+            scores(policy.weights, policy.encoding.design(x), policy.architecture)[:, a] for x in (rows, changed)
+        )
+        assert np.allclose(one, two, atol=1e-5)
+
+
+def test_probabilities_are_a_distribution_and_sampling_follows_it(world, policy):
+    h = policy.predict_proba(world.log)
+    assert h.shape == (3_000, 3)
+    assert np.allclose(h.sum(axis=1), 1)
+    assert np.array_equal(policy.predict(world.log), np.array(policy.actions)[h.argmax(axis=1)])
+    drawn = policy.sample(world.log, seed=1)
+    assert np.array_equal(drawn, policy.sample(world.log, seed=1))
+    for a, action in enumerate(policy.actions):  # 3,000 draws: |z| < 4.5
+        sd = np.sqrt(np.sum(h[:, a] * (1 - h[:, a])))
+        assert abs((drawn == action).sum() - h[:, a].sum()) < 4.5 * sd
+
+
+def test_recommend_has_one_row_per_row(world, policy):
+    table = policy.recommend(world.log)
+    assert table.column_names == ["action", "probability", "runner_up", "expected_reward", "supported"]
+    assert table.column("action").to_pylist() == policy.predict(world.log).tolist()
+    assert all(one != two for one, two in zip(table.column("action"), table.column("runner_up"), strict=True))
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "ponn-b"])
+def test_every_method_learns(world, method):
+    log = world.part("train", "valid").log
+    made = ponn.learn(log, method=method, epochs=20, patience=5)
+    assert made.method == method
+    assert made.selected.all() == (not settings_of(method).relevance)
+    assert np.isfinite(made.predict_proba(world.log)).all()
+
+
+def test_same_seed_same_weights(world):
+    log = world.part("train", "valid").log
+    first, again, other = (ponn.learn(log, seed=seed, **QUICK) for seed in (3, 3, 4))
+    assert first.digest == again.digest
+    assert first.digest != other.digest
+
+
+def test_tuning_shares_steps_a_and_b_and_never_trains_a_network_twice(world):
+    chosen = settings_of("ponn-b", **QUICK)
+    prepared = prepare(world.part("train", "valid").log, chosen, 0)
+    options = candidates(prepared, chosen, "l2", 0)
+    keys = {(one.masks.tobytes(), one.settings.l2) for one in options}
+    assert len(keys) == len(options) > 3
+    tuned = ponn.learn(world.part("train", "valid").log, tune=True, workers=2, **QUICK)
+    plain = ponn.learn(world.part("train", "valid").log, **QUICK)
+    assert tuned.provenance["candidates"] > 1
+    assert tuned.provenance["training"]["valid_loss"] <= plain.provenance["training"]["valid_loss"] + 1e-6
+
+
+# The file ------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_policy_is_the_same_policy(world, policy, tmp_path):
+    path = tmp_path / "clinic.ponn"
+    policy.save(path)
+    again = ponn.load(path)
+    assert np.array_equal(again.predict_proba(world.log), policy.predict_proba(world.log))
+    assert again.digest == policy.digest
+    assert again.sets() == policy.sets()
+    assert again.relevance == policy.relevance
+    assert list(tmp_path.iterdir()) == [path]
+    policy.save(tmp_path / "twice.ponn")
+    assert path.read_bytes() == (tmp_path / "twice.ponn").read_bytes()
+
+
+def test_predicting_never_imports_torch_or_scikit_learn(world, policy, tmp_path):
+    policy.save(tmp_path / "p.ponn")
+    from ponn.files import write_table
+
+    write_table(world.log.X.slice(0, 20), tmp_path / "rows.csv")
+    code = "import sys, ponn; from ponn.table import read_table; p = ponn.load('p.ponn');"
+    code += "p.recommend(read_table('rows.csv').table); print({'torch', 'sklearn', 'scipy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def rewrite(path, change):
+    """A copy of a policy file whose JSON was changed."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    found = json.loads(parts["policy.json"])
+    change(found, parts)
+    parts["policy.json"] = json.dumps(found).encode()
+    other = path.with_name("changed.ponn")
+    with zipfile.ZipFile(other, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    return other
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda found, parts: found.update(format=99), "Install a later version"),
+        (lambda found, parts: found.pop("format"), "names no format"),
+        (lambda found, parts: found["actions"].append("z"), "do not fit together"),
+        (lambda found, parts: found["architecture"].update(hidden=[7]), "do not fit together"),
+        (lambda found, parts: found["encoding"]["features"][0].update(type="eval"), "not a policy file, or is damaged"),
+        (lambda found, parts: found.pop("encoding"), "not a policy file, or is damaged"),
+        (lambda found, parts: parts.update({"weights.safetensors": b"\0" * 40}), "not a policy file, or is damaged"),
+        (lambda found, parts: parts.update({"extra.py": b"import os"}), "it holds"),
+    ],
+)
+def test_hostile_and_damaged_files_are_refused(policy, tmp_path, change, message):
+    policy.save(tmp_path / "good.ponn")
+    with pytest.raises(ponn.PonnError, match=message):
+        ponn.load(rewrite(tmp_path / "good.ponn", change))
+
+
+def test_what_is_no_policy_file_is_refused(tmp_path):
+    with pytest.raises(ponn.PonnError, match="There is no policy file"):
+        ponn.load(tmp_path / "nowhere.ponn")
+    (tmp_path / "text.ponn").write_text("hello")
+    with pytest.raises(ponn.PonnError, match="not a policy file"):
+        ponn.load(tmp_path / "text.ponn")
+
+
+def test_every_truncation_of_a_file_is_refused(policy, tmp_path):
+    policy.save(tmp_path / "p.ponn")
+    content = (tmp_path / "p.ponn").read_bytes()
+    for cut in range(0, len(content) - 1, max(1, len(content) // 60)):
+        (tmp_path / "cut.ponn").write_bytes(content[:cut])
+        with pytest.raises(ponn.PonnError):
+            ponn.load(tmp_path / "cut.ponn")

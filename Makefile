@@ -15,10 +15,13 @@ $(READY): pyproject.toml constraints.txt
 	    --constraint constraints.txt --editable ".[learn,dev]"
 	touch $(READY)
 
-demo: $(READY)  ## simulate the breast-cancer world and look at its log
+demo: $(READY)  ## simulate a clinic, look at its log, learn a policy, recommend
 	mkdir -p demo
 	$(BIN)/ponn simulate breast-cancer --out demo/breast-cancer.csv --truth demo/breast-cancer-truth.csv
 	$(BIN)/ponn check demo/breast-cancer.csv --action regimen --reward survived
+	$(BIN)/ponn learn demo/breast-cancer.csv --action regimen --reward survived --set select=fdr --out demo/policy.ponn
+	$(BIN)/ponn recommend demo/policy.ponn demo/breast-cancer.csv --out demo/recommendations.csv --keep age
+	head -6 demo/recommendations.csv
 
 test: $(READY)  ## run all tests
 	$(BIN)/python -m pytest --numprocesses 2
@@ -40,6 +43,9 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/read_and_encode_cost.py
 	$(BIN)/python benchmarks/help_start_up.py
 	$(BIN)/python benchmarks/bound_looseness.py
+	$(BIN)/python benchmarks/relevance_rows_per_second.py
+	$(BIN)/python benchmarks/discovery_calibration.py
+	$(BIN)/python benchmarks/training_speed.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

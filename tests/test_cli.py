@@ -70,7 +70,43 @@ def test_mistakes_are_told_without_traceback(tmp_path, arguments, status, messag
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("command", [(), ("check",), ("simulate",)])
+def test_learn_explain_recommend(tmp_path):
+    run("simulate", "breast-cancer", "--rows", "1500", "--out", "log.csv", cwd=tmp_path)
+    roles = ("--action", "regimen", "--reward", "survived")
+    quick = ("--set", "hidden=(8,)", "--set", "epochs=15", "--set", "select=fdr")
+    made = run("learn", "log.csv", *roles, *quick, "--out", "p.ponn", "--json", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    answer = json.loads(made.stdout)
+    assert answer["policy"] == "p.ponn"
+    assert answer["method"] == "ponn-b"
+    assert answer["rows"] == 1500
+    assert answer["actions"] == ["AC", "ACT", "AT", "CAF", "CEF", "CMF"]
+    assert "Step C" in made.stderr
+    told = json.loads(run("explain", "p.ponn", "--json", cwd=tmp_path).stdout)
+    assert {"actions", "method", "settings", "relevance", "provenance"} <= set(told)
+    assert len(told["relevance"]) == 6 * 14
+    assert "looks at" in run("explain", "p.ponn", cwd=tmp_path).stdout
+    extra = ("--out", "advice.csv", "--probabilities", "--keep", "age")
+    advice = run("recommend", "p.ponn", "log.csv", *extra, cwd=tmp_path)
+    assert advice.returncode == 0, advice.stderr
+    lines = (tmp_path / "advice.csv").read_text().splitlines()
+    assert len(lines) == 1501
+    assert lines[0].startswith('"age","action","probability","runner_up","expected_reward","supported","p_AC"')
+    assert run("recommend", "p.ponn", "log.csv", cwd=tmp_path).stdout.splitlines()[0].startswith('"action"')
+    drawn = run("recommend", "p.ponn", "log.csv", "--sample", "--seed", "1", cwd=tmp_path)
+    assert drawn.stdout == run("recommend", "p.ponn", "log.csv", "--sample", "--seed", "1", cwd=tmp_path).stdout
+
+
+def test_settings_on_the_command_line_are_checked(tmp_path):
+    (tmp_path / "log.csv").write_text("x,a,r\n" + "1.5,u,1\n2.5,v,0\n" * 20)
+    roles = ("learn", "log.csv", "--action", "a", "--reward", "r")
+    for wrong, message in (("lambda1", "has no value"), ("lamda1=3", "Did you mean 'lambda1'"), ("m=0", "from 1")):
+        done = run(*roles, "--set", wrong, cwd=tmp_path)
+        assert done.returncode == 1
+        assert message in done.stderr
+
+
+@pytest.mark.parametrize("command", [(), ("check",), ("simulate",), ("learn",), ("recommend",), ("explain",)])
 def test_help_shows_examples(command):
     done = run(*command, "--help")
     assert done.returncode == 0

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from ponn.policy import Policy
     from ponn.readiness import Check
     from ponn.world import World
 
@@ -154,6 +155,152 @@ def overlap_table(found: "Check") -> "Table":
             Text(f"{worst.feature}: {worst.before:.2f} → {worst.after:.2f} sd"),
         )
     return table
+
+
+@ponn.command()
+@log_options
+@click.option("--method", metavar="NAME", help="ponn-b (default), ponn, poem, poem-b, poem-l1, banditnet.")
+@click.option("--tune", is_flag=True, help="Choose lambda1, lambda2 and lambda3 on validation rows.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting, e.g. lambda1=0.1; repeat.")
+@click.option("--holdout", type=float, default=0.3, show_default=True, help="Share of rows that learning never sees.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--out", type=click.Path(), default="policy.ponn", show_default=True, help="Where the policy goes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def learn(
+    log: str,
+    method: str | None,
+    tune: bool,
+    changes: tuple[str, ...],
+    holdout: float,
+    seed: int,
+    out: str,
+    as_json: bool,
+    **columns: Any,
+) -> None:
+    """Learn a policy from LOG and write it to a file.
+
+    \b
+    Examples:
+      ponn learn visits.csv --action treatment --reward recovered --out clinic.ponn
+      ponn learn visits.csv --action treatment --reward recovered --tune --set select=fdr
+    """
+    from ponn.learning import learn as learn_policy
+    from ponn.log import read_log
+
+    columns["features"] = columns["features"] or None
+    settings = dict(map(parse_setting, changes))
+    train, kept = read_log(log, **columns).split(1 - holdout, seed)
+    policy = learn_policy(train, method, tune, seed, progress=lambda told: click.echo(told, err=True), **settings)
+    policy.save(out)
+    if as_json:
+        told = {"policy": out, "method": policy.method, "rows": len(train) + len(kept), "actions": policy.actions}
+        click.echo(json.dumps(told | {"seconds": policy.provenance["seconds"], "value": None, "verdict": None}))
+    else:
+        print_policy(policy)
+        click.echo(
+            f"Written to {out}. {len(kept):,} rows were kept aside to value it; that is not there yet.", err=True
+        )
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """NAME=VALUE as a name and a Python value; what is not one is text."""
+    import ast
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise PonnError(f"--set {text} has no value; expected NAME=VALUE, e.g. lambda1=0.1.")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, {"true": True, "false": False, "none": None}.get(value.lower(), value)
+
+
+@ponn.command()
+@click.argument("policy", type=click.Path())
+@click.argument("rows", type=click.Path())
+@click.option("--out", type=click.Path(), help="Where the recommendations go; default: standard output as CSV.")
+@click.option("--sample", is_flag=True, help="Draw actions from the policy instead of taking the most probable.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For --sample.")
+@click.option("--probabilities", is_flag=True, help="Add a column p_<action> for each action.")
+@click.option("--keep", multiple=True, metavar="COL", help="Copy a column of ROWS; repeat.")
+def recommend(
+    policy: str, rows: str, out: str | None, sample: bool, seed: int, probabilities: bool, keep: tuple[str, ...]
+) -> None:
+    """Recommend an action for each of ROWS by POLICY.
+
+    \b
+    Example:
+      ponn recommend clinic.ponn patients.csv --out advice.csv --keep patient_id
+    """
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from ponn.files import write_csv, write_table
+    from ponn.policy import load
+    from ponn.table import read_table
+
+    loaded, source = load(policy), read_table(rows)
+    found = loaded.recommendations(source.table, sample=sample, seed=seed, probabilities=probabilities)
+    missing = [name for name in keep if name not in source.table.column_names]
+    if missing:
+        raise PonnError(f"{rows} has no column {missing[0]!r} to keep.")
+    kept = source.table.select(list(keep))
+    found = pa.table([*kept.columns, *found.columns], [*kept.column_names, *found.column_names])
+    for name, counts in loaded.encoding.surprises(source.table).items():
+        told = ", ".join(f"{count} {what}" for what, count in counts.items())
+        click.echo(f"Column {name!r} holds cells unlike anything in training: {told}.", err=True)
+    if out:
+        write_table(found, Path(out))
+    else:
+        write_csv(found, sys.stdout.buffer)
+
+
+@ponn.command()
+@click.argument("policy", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def explain(policy: str, as_json: bool) -> None:
+    """Say what POLICY looks at for each action, how it was made and from what.
+
+    \b
+    Example:
+      ponn explain clinic.ponn
+    """
+    from dataclasses import asdict
+
+    from ponn.policy import load
+
+    loaded = load(policy)
+    if not as_json:
+        print_policy(loaded)
+        return
+    told = {"actions": loaded.actions, "method": loaded.method, "settings": dict(loaded.settings)}
+    told |= {"relevance": [asdict(one) for one in loaded.relevance], "provenance": dict(loaded.provenance)}
+    click.echo(json.dumps(told))
+
+
+def print_policy(policy: "Policy") -> None:
+    """A policy for people: the features that each action looks at, and how it came about."""
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
+    table = Table("action", "looks at, the most relevant first", title="Relevant features", title_justify="left")
+    rank = {(one.action, one.feature): one.relevance for one in policy.relevance}
+    for action, names in policy.sets().items():
+        ordered = sorted(names, key=lambda name: -rank.get((action, name), 0.0))
+        table.add_row(Text(str(action)), Text(", ".join(ordered) or "nothing: its probability is the same for all"))
+    out.print(table)
+    made = policy.provenance
+    trained = made["training"]
+    out.print(
+        Text(
+            f"Method {policy.method}, {made['rows']['train']:,} training, {made['rows']['valid']:,} validation rows, "
+            f"seed {made['seed']}, {trained['best_epoch']} epochs, validation loss {trained['valid_loss']:.4g}."
+        )
+    )
+    for note in made["notes"]:
+        out.print(Text(f"  {note}"))
 
 
 @ponn.command()

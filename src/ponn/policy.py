@@ -69,26 +69,30 @@ class Policy:
 
     def sample(self, X: Any, seed: int = 0) -> np.ndarray:
         """An action drawn from h(. | x) per row, as in section 5."""
-        h = self.predict_proba(X)
-        u = np.random.default_rng(seed).random((len(h), 1))
-        place = np.minimum((u > np.cumsum(h, axis=1)).sum(axis=1), h.shape[1] - 1)
-        return np.array(self.actions)[place]
+        return np.array(self.actions)[draw(self.predict_proba(X), seed)]
 
     def recommend(self, X: Any) -> pa.Table:
         """One row per row of X: action, probability, runner_up, expected_reward, supported (the last two not yet)."""
+        return self.recommendations(X)
+
+    def recommendations(self, X: Any, *, sample: bool = False, seed: int = 0, probabilities: bool = False) -> pa.Table:
+        """As `recommend`, with actions drawn from h if asked, and h itself as columns p_<action>."""
         h = self.predict_proba(X)
-        order = np.argsort(-h, axis=1, kind="stable")
-        labels = pa.array(self.actions)
-        nothing = pa.nulls(len(h))
-        return pa.table(
-            {
-                "action": labels.take(pa.array(order[:, 0])),
-                "probability": h[np.arange(len(h)), order[:, 0]],
-                "runner_up": labels.take(pa.array(order[:, 1])),
-                "expected_reward": nothing.cast(pa.float64()),
-                "supported": nothing.cast(pa.bool_()),
-            }
-        )
+        n = np.arange(len(h))
+        first = draw(h, seed) if sample else h.argmax(axis=1)
+        rest = h.copy()
+        rest[n, first] = -1
+        labels, nothing = pa.array(self.actions), pa.nulls(len(h))
+        columns = {
+            "action": labels.take(pa.array(first)),
+            "probability": h[n, first],
+            "runner_up": labels.take(pa.array(rest.argmax(axis=1))),
+            "expected_reward": nothing.cast(pa.float64()),
+            "supported": nothing.cast(pa.bool_()),
+        }
+        if probabilities:
+            columns |= {f"p_{action}": h[:, a] for a, action in enumerate(self.actions)}
+        return pa.table(columns)
 
     def sets(self) -> dict[Any, tuple[str, ...]]:
         """The features that each action looks at, by name."""
@@ -106,6 +110,12 @@ class Policy:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy file under a temporary name, then rename it."""
         write_policy(self, Path(path))
+
+
+def draw(h: np.ndarray, seed: int) -> np.ndarray:
+    """An action number from each row of h."""
+    u = np.random.default_rng(seed).random((len(h), 1))
+    return np.minimum((u > np.cumsum(h, axis=1)).sum(axis=1), h.shape[1] - 1)
 
 
 # The policy file -----------------------------------------------------------------------------------------

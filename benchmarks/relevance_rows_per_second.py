@@ -78,7 +78,7 @@ def tally_shard(path: Path, encoding: Encoding, k: int, gram: bool = True) -> Ta
     for batch in batches(path):
         A, R, p0 = (whole_array(pa.chunked_array([batch.column(name)])) for name in ("action", "reward", "propensity"))
         taken = Taken(A, R / p0.astype(float), k)
-        total += tally_batch(encoding, batch.select(names), taken, gram)
+        total += tally_batch(encoding, pa.Table.from_batches([batch]).select(names).columns, taken, gram)
     return total
 
 
@@ -229,9 +229,8 @@ def tally_piece(piece: tuple[int, int]) -> Tally:
     total = Tally.zero(encoding, ACTIONS)
     for start in range(piece[0], piece[1], BATCH):
         stop = min(start + BATCH, piece[1])
-        columns = [pa.array(x) for x in ARRAY[start:stop].T.copy()]
-        batch = pa.record_batch(columns, names=[f"x{i}" for i in range(d)])
-        total += tally_batch(encoding, batch, Taken(A[start:stop], u[start:stop], ACTIONS))
+        columns = [pa.chunked_array([x]) for x in ARRAY[start:stop].T.copy()]
+        total += tally_batch(encoding, columns, Taken(A[start:stop], u[start:stop], ACTIONS))
     return total
 
 
@@ -260,14 +259,13 @@ def tally_seconds(n: int, d: int, k: int, seed: int, gram: bool) -> float:
     rng = np.random.default_rng(seed)
     encoding = known_encoding(100_000, d)
     total, spent, left = Tally.zero(encoding, k), 0.0, n
-    names = [f"x{i}" for i in range(d)]
     base = [rng.random(BATCH, dtype=np.float32) for _ in range(min(d, 50))]
     while left > 0:
         rows = min(left, BATCH)
-        batch = pa.record_batch([pa.array(base[i % len(base)][:rows]) for i in range(d)], names=names)
+        columns = [pa.chunked_array([base[i % len(base)][:rows]]) for i in range(d)]
         taken = Taken(rng.integers(0, k, rows), (rng.random(rows) < 0.5) * 5.0, k)
         start = time.perf_counter()
-        total += tally_batch(encoding, batch, taken, gram)
+        total += tally_batch(encoding, columns, taken, gram)
         spent += time.perf_counter() - start
         left -= rows
     return spent

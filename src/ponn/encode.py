@@ -226,10 +226,12 @@ class NumberFeature:
         A bin begins at its lower cut: floor((x - low) / width), or the number of cuts that are not above x.
         """
         if self.cuts is None:
+            scale = self.bins / (self.high - self.low)
+            first, last = float(x.min(initial=np.inf)), float(x.max(initial=-np.inf))  # NaN where one is missing
             with np.errstate(over="ignore"):  # far outside the range; the end bin all the same
                 position = np.subtract(x, self.low, dtype=np.float64)
-                position *= self.bins / (self.high - self.low)
-            if position.min(initial=0) >= 0 and position.max(initial=0) < self.bins:  # nothing missing, nothing outside
+                position *= scale
+            if first >= self.low and (last - self.low) * scale < self.bins:
                 return position.astype(np.int16)
             codes = np.nan_to_num(position, nan=0.0).clip(0, self.bins - 1).astype(np.int16)
         else:

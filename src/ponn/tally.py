@@ -13,6 +13,7 @@ The last column stands for the whole log, as if all rows had one level in common
 With row weights every row counts as often as its weight says.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -140,25 +141,23 @@ class Taken:
 
 def tally_log(encoding: Encoding, log: Log, u: np.ndarray, gram: bool = True) -> Tally:
     """Tally a log in memory; u[j] is U_j of the action taken."""
-    taken = Taken(log.A, u, len(log.actions), log.weight)
-    total = Tally.zero(encoding, taken.k)
-    start = 0
-    for batch in encoding.select(log).combine_chunks().to_batches(max_chunksize=BLOCK_ROWS):
-        total += tally_batch(encoding, batch, taken.rows(slice(start, start + batch.num_rows)), gram)
-        start += batch.num_rows
+    total, start = Tally.zero(encoding, len(log.actions)), 0
+    for part in log.batches(BLOCK_ROWS):
+        taken = Taken(part.A, u[start : start + len(part)], len(log.actions), part.weight)
+        total += tally_batch(encoding, encoding.select(part).columns, taken, gram)
+        start += len(part)
     return total
 
 
-def tally_batch(encoding: Encoding, batch: pa.RecordBatch, taken: Taken, gram: bool = True) -> Tally:
-    """Tally one batch of rows whose columns are the features, in the order of the encoding."""
-    columns = [
-        feature.read(pa.chunked_array([one])) for feature, one in zip(encoding.features, batch.columns, strict=True)
+def tally_batch(encoding: Encoding, columns: Sequence[pa.ChunkedArray], taken: Taken, gram: bool = True) -> Tally:
+    """Tally some rows; their columns are the features, in the order of the encoding."""
+    values = [feature.read(column) for feature, column in zip(encoding.features, columns, strict=True)]
+    cells = [
+        level_cells(feature.codes(x), feature.b, taken) for feature, x in zip(encoding.features, values, strict=True)
     ]
-    cells = [level_cells(one.codes(x), one.b, taken) for one, x in zip(encoding.features, columns, strict=True)]
-    whole = level_cells(np.zeros(batch.num_rows, np.int16), 1, taken)
+    whole = level_cells(np.zeros(len(taken.A), np.int16), 1, taken)
     N_taken, U, M2 = (np.concatenate(parts, axis=1) for parts in zip(*cells, whole, strict=True))
-    D = len(correlation_owner(encoding))
-    moments = gram_tally(encoding, columns, taken.weight) if gram else GramTally.zero(D)
+    moments = gram_tally(encoding, values, taken.weight) if gram else GramTally.zero(len(correlation_owner(encoding)))
     return Tally(LevelTally(N_taken.sum(axis=0), N_taken, U, M2), moments)
 
 
@@ -208,22 +207,21 @@ def gram_tally(encoding: Encoding, columns: list[np.ndarray], weight: np.ndarray
     Columns are taken from the encoding's means, so that products do not cancel. Where all are in single precision they
     are multiplied so, GRAM_ROWS at a time, and summed in double: correlations are then right to 1e-6, else to 1e-12.
     """
-    n, D = len(columns[0]), len(correlation_owner(encoding))
+    n = len(columns[0])
     single = all(x.dtype == np.float32 for x in columns) and weight is None
-    sums, products = np.zeros(D), np.zeros((D, D))
+    products = np.zeros((len(correlation_owner(encoding)) + 1,) * 2)
     for start in range(0, n, GRAM_ROWS):
         part = slice(start, start + GRAM_ROWS)
         X = moment_columns(encoding, [x[part] for x in columns], np.float32 if single else np.float64)
-        weighted = X if weight is None else X * weight[part]
-        sums += weighted.sum(axis=1)
-        products += weighted @ X.T
-    total = float(n if weight is None else weight.sum())
-    return GramTally(total, sums / total, products - np.outer(sums, sums) / total)
+        products += X @ X.T if weight is None else (X * weight[part]) @ X.T
+    total, sums = float(products[-1, -1]), products[-1, :-1]  # the last row of X is 1
+    return GramTally(total, sums / total, products[:-1, :-1] - np.outer(sums, sums) / total)
 
 
 def moment_columns(encoding: Encoding, columns: list[np.ndarray], dtype: type) -> np.ndarray:
-    """The correlation columns of some rows: x - mean, 0 where missing; 0/1 per level of a category."""
-    X: np.ndarray = np.empty((len(correlation_owner(encoding)), len(columns[0])), dtype)  # [D, n]
+    """The correlation columns of some rows: x - mean, 0 where missing; 0/1 per level of a category; and a row of 1."""
+    X: np.ndarray = np.empty((len(correlation_owner(encoding)) + 1, len(columns[0])), dtype)  # [D + 1, n]
+    X[-1] = 1
     place = 0
     for feature, x in zip(encoding.features, columns, strict=True):
         if isinstance(feature, CategoryFeature):
@@ -232,5 +230,7 @@ def moment_columns(encoding: Encoding, columns: list[np.ndarray], dtype: type) -
             place += feature.b
         else:
             np.subtract(x, dtype(feature.mean), out=X[place])
+            if feature.missing or np.isnan(X[place].min(initial=np.inf)):
+                np.nan_to_num(X[place], copy=False, nan=0.0)
             place += 1
-    return np.nan_to_num(X, copy=False, nan=0.0) if np.isnan(X.sum()) else X
+    return X

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,6 +98,17 @@ def test_every_method_learns(world, method):
     assert made.method == method
     assert made.selected.all() == (not settings_of(method).relevance)
     assert np.isfinite(made.predict_proba(world.log)).all()
+
+
+def test_step_c_uses_plain_weights_unless_m_is_given_and_row_weights_count(world):
+    log = world.part("train", "valid").log
+    plain, cut = (prepare(log, settings_of("ponn", m=m, **QUICK), 0) for m in (None, 2.0))
+    assert np.allclose(plain.problem.train.w, 1 / plain.step_a.p)
+    assert plain.problem.train.w.max() > 2 == cut.problem.train.w.max()
+    weighted = replace(log, weight=np.where(log.A == 0, 3.0, 1.0))
+    found = prepare(weighted, settings_of("ponn", **QUICK), 0)
+    ratio = found.problem.train.w * found.step_a.p
+    assert ratio[found.train.A == 0].mean() == pytest.approx(3 * ratio[found.train.A == 1].mean())
 
 
 def test_same_seed_same_weights(world):

@@ -72,13 +72,20 @@ def prepare(log: Log, settings: Settings, seed: int) -> Prepared:
     encoding = Encoding.fit(part, settings)
     step_a, step_a_valid = (propensities(rows, encoding, settings) for rows in (part, valid))
     step_b = relevance(part, encoding, step_a, settings) if settings.relevance else None
-    problem = Problem(rows_of(part, encoding, step_a), rows_of(valid, encoding, step_a_valid), len(log.actions))
+    train_rows, valid_rows = (
+        rows_of(rows, encoding, found, settings.m is not None)
+        for rows, found in ((part, step_a), (valid, step_a_valid))
+    )
+    problem = Problem(train_rows, valid_rows, len(log.actions))
     return Prepared(part, valid, encoding, step_a, step_b, problem)
 
 
-def rows_of(log: Log, encoding: Encoding, step_a: Propensities) -> Rows:
-    """Rows as the network reads them; Step C uses plain 1/p unless m was given (known and estimated alike)."""
-    return Rows(encoding.design(log), log.A, log.R, 1 / step_a.p, float(len(log)))
+def rows_of(log: Log, encoding: Encoding, step_a: Propensities, truncate: bool) -> Rows:
+    """Rows as the network reads them; Step C uses plain 1/p unless m was given. Row weights count with mean 1."""
+    w = step_a.weights if truncate else 1 / step_a.p
+    if log.weight is not None:
+        w = w * (log.weight / log.weight.mean())
+    return Rows(encoding.design(log), log.A, log.R, w, float(len(log)))
 
 
 def masks_of(prepared: Prepared, lambda1: float, lambda2: float) -> np.ndarray:

@@ -110,7 +110,7 @@ def test_without_the_correction_logging_drivers_would_look_relevant():
     null = world.relevance["l2"] == 0
     from ponn.tally import tally_log
 
-    raw = log.R * 3.0 - centre(log.R, log.A, np.ones(len(log)), 3) * 0
+    raw = 3.0 * log.R  # as if every action had been taken with probability 1/3
     p = p_values(tally_log(encoding, log, raw, gram=False).levels, encoding.b)
     corrected = relevance(log, encoding, propensities(log, encoding)).tested()
     assert np.mean(p[null] < 0.05) > 0.5

@@ -24,8 +24,9 @@ import numpy as np
 import pyarrow as pa
 
 from ponn.errors import PonnError
+from ponn.inference import draw_actions
 from ponn.normal import normal_cdf, panels
-from ponn.world import LOSSES, World, draw_actions, observe, read_only, softmax_policy, split_rows
+from ponn.world import LOSSES, World, observe, read_only, softmax_policy, split_rows
 
 ABOUT = (
     "A simulation in the shape of the paper's breast cancer data (NSABP), which are not public. Which features "

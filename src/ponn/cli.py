@@ -241,7 +241,7 @@ def recommend(
     from ponn.table import read_table
 
     loaded, source = load(policy), read_table(rows)
-    found = loaded.recommendations(source.table, sample=sample, seed=seed, probabilities=probabilities)
+    found = loaded.recommend(source.table, sample=sample, seed=seed, probabilities=probabilities)
     missing = [name for name in keep if name not in source.table.column_names]
     if missing:
         raise PonnError(f"{rows} has no column {missing[0]!r} to keep.")

@@ -107,6 +107,18 @@ def block_scores(weights: Mapping[str, np.ndarray], X: np.ndarray, architecture:
     return np.asarray((H @ weights["w"]).reshape(-1, architecture.k) + weights["c"])  # [n, k]
 
 
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Softmax over the last axis in double precision, safe against overflow."""
+    powers = np.exp((scores - scores.max(axis=-1, keepdims=True)).astype(np.float64))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def draw_actions(h: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A_j ~ h(. | X_j), as action numbers."""
+    u = rng.random((len(h), 1))
+    return np.minimum((u > np.cumsum(h, axis=1)).sum(axis=1), h.shape[1] - 1)
+
+
 def check_shapes(weights: Mapping[str, np.ndarray], X: np.ndarray, architecture: Architecture) -> None:
     """Raise PonnError unless weights and rows fit the architecture."""
     found = {name: array.shape for name, array in weights.items()}

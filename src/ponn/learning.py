@@ -67,7 +67,7 @@ def learn(
 
 
 def prepare(log: Log, settings: Settings, seed: int) -> Prepared:
-    """Split, encode, Step A on all rows given, Step B on the training rows."""
+    """Split, encode, Step A on the rows of each part, Step B on the training rows."""
     part, valid = log.split(1 - VALID_SHARE, seed)
     encoding = Encoding.fit(part, settings)
     step_a, step_a_valid = (propensities(rows, encoding, settings) for rows in (part, valid))

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from ponn.encode import CategoryFeature, Encoding, Feature, NumberFeature
 from ponn.errors import PonnError, listing, one_line
-from ponn.inference import Architecture, scores
+from ponn.inference import Architecture, draw_actions, scores, softmax
 
 FORMAT = 1
 JSON_NAME, WEIGHTS_NAME = "policy.json", "weights.safetensors"
@@ -59,9 +59,7 @@ class Policy:
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """h(a | x) for every row, columns in the order of `actions`."""
-        score = scores(self.weights, self.encoding.design(X), self.architecture)
-        powers = np.exp(score - score.max(axis=1, keepdims=True)).astype(np.float64)
-        return powers / powers.sum(axis=1, keepdims=True)  # [n, k]
+        return softmax(scores(self.weights, self.encoding.design(X), self.architecture))  # [n, k]
 
     def predict(self, X: Any) -> np.ndarray:
         """The recommended action per row: arg max_a h(a | x), as in Algorithm 2."""
@@ -69,17 +67,16 @@ class Policy:
 
     def sample(self, X: Any, seed: int = 0) -> np.ndarray:
         """An action drawn from h(. | x) per row, as in section 5."""
-        return np.array(self.actions)[draw(self.predict_proba(X), seed)]
+        return np.array(self.actions)[draw_actions(self.predict_proba(X), np.random.default_rng(seed))]
 
-    def recommend(self, X: Any) -> pa.Table:
-        """One row per row of X: action, probability, runner_up, expected_reward, supported (the last two not yet)."""
-        return self.recommendations(X)
+    def recommend(self, X: Any, *, sample: bool = False, seed: int = 0, probabilities: bool = False) -> pa.Table:
+        """One row per row of X: action, probability, runner_up, expected_reward, supported (the last two not yet).
 
-    def recommendations(self, X: Any, *, sample: bool = False, seed: int = 0, probabilities: bool = False) -> pa.Table:
-        """As `recommend`, with actions drawn from h if asked, and h itself as columns p_<action>."""
+        sample: actions are drawn from h instead of the most probable. probabilities: h as columns p_<action>.
+        """
         h = self.predict_proba(X)
         n = np.arange(len(h))
-        first = draw(h, seed) if sample else h.argmax(axis=1)
+        first = draw_actions(h, np.random.default_rng(seed)) if sample else h.argmax(axis=1)
         rest = h.copy()
         rest[n, first] = -1
         labels, nothing = pa.array(self.actions), pa.nulls(len(h))
@@ -110,12 +107,6 @@ class Policy:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy file under a temporary name, then rename it."""
         write_policy(self, Path(path))
-
-
-def draw(h: np.ndarray, seed: int) -> np.ndarray:
-    """An action number from each row of h."""
-    u = np.random.default_rng(seed).random((len(h), 1))
-    return np.minimum((u > np.cumsum(h, axis=1)).sum(axis=1), h.shape[1] - 1)
 
 
 # The policy file -----------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 from ponn import datasets
 from ponn.breast_cancer import breast_cancer
 from ponn.errors import PonnError
+from ponn.inference import draw_actions, softmax
 from ponn.profile import CATEGORY, kind_of, numbers, texts
 from ponn.synthetic import synthetic
 from ponn.table import read_table
-from ponn.world import VALID_SHARE, World, draw_actions, observe, softmax, softmax_policy, split_rows
+from ponn.world import VALID_SHARE, World, observe, softmax_policy, split_rows
 
 SCALINGS = ("paper", "hard")
 NOISE_FEATURES = 16  # section 7.1

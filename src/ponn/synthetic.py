@@ -23,8 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from ponn.errors import PonnError
+from ponn.inference import draw_actions, softmax
 from ponn.normal import normal_cdf, panels
-from ponn.world import LOSSES, World, draw_actions, observe, read_only, softmax, split_rows
+from ponn.world import LOSSES, World, observe, read_only, split_rows
 
 SHAPES = ("step", "linear", "bump")
 REWARDS = ("binary", "continuous")

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ponn.errors import PonnError, listing
+from ponn.inference import softmax
 from ponn.log import Log, read_log
 
 LOSSES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {"l1": np.abs, "l2": np.square}
@@ -88,19 +89,6 @@ def softmax_policy(Z: np.ndarray, k: int, kappa: float, rng: np.random.Generator
     """The paper's logging policy: p0(a | z) = softmax_a(theta_a . z) with theta_a ~ N(0, kappa I)."""
     theta = rng.normal(0.0, np.sqrt(kappa), (Z.shape[1], k))
     return softmax(Z @ theta)  # [n, k]
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Softmax over the last axis, safe against overflow."""
-    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
-
-
-def draw_actions(propensities: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A_j ~ p0(. | X_j), as action numbers."""
-    u = rng.random((len(propensities), 1))
-    above = (u > np.cumsum(propensities, axis=1)).sum(axis=1)
-    return np.asarray(np.minimum(above, propensities.shape[1] - 1))
 
 
 class Split(NamedTuple):

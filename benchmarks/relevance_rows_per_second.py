@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 from ponn.encode import Encoding, NumberFeature, bin_count
 from ponn.profile import whole_array
 from ponn.tally import BLOCK_ROWS as BATCH
-from ponn.tally import Taken, Tally, tally_batch
+from ponn.tally import COMPILED, Taken, Tally, tally_batch
 from record import RESULTS, now, write_record
 
 PROCESSES = 2
@@ -320,6 +320,7 @@ def main() -> None:
         "actions": ACTIONS,
         "bins": bin_count(n),
         "processes": PROCESSES,
+        "compiled": COMPILED,
         "compared": compared,
         "in_memory": memory,
         "growth": grown,

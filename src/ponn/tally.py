@@ -11,6 +11,9 @@
 
 The last column stands for the whole log, as if all rows had one level in common: U[:, -1] is R_hat(a).
 With row weights every row counts as often as its weight says.
+
+The loops over rows are compiled (cells.c) where the package was built with a C compiler, else numpy's: COMPILED says
+which. The sums are the same to the last bit.
 """
 
 from collections.abc import Sequence
@@ -20,8 +23,15 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from ponn.encode import CategoryFeature, Encoding
+from ponn.encode import NO_LEVEL, CategoryFeature, Encoding, Feature
 from ponn.log import Log
+
+try:
+    from ponn import cells as kernel
+
+    COMPILED = True
+except ImportError:
+    COMPILED = False
 
 BLOCK_ROWS = 65_536  # rows tallied at a time: a block of one feature stays in the second-level cache
 # In a cell where nearly every row has the same U the squares cancel; it is then summed again around its mean.
@@ -47,12 +57,13 @@ class LevelTally:
         N = self.N + other.N
         share = np.divide(other.N, N, out=np.zeros_like(N), where=N > 0)
         gap = other.U - self.U
-        return LevelTally(
-            N=N,
-            N_taken=self.N_taken + other.N_taken,
-            U=self.U + gap * share,
-            M2=self.M2 + other.M2 + gap * gap * (self.N * share),  # Chan, Golub, LeVeque
-        )
+        U = gap * share
+        U += self.U
+        gap *= gap
+        gap *= self.N * share
+        M2 = self.M2 + other.M2
+        M2 += gap  # Chan, Golub, LeVeque
+        return LevelTally(N, self.N_taken + other.N_taken, U, M2)
 
     @property
     def V(self) -> np.ndarray:
@@ -112,26 +123,31 @@ class Taken:
         return Taken(self.A[rows], self.u[rows], self.k, weight)
 
     @cached_property
+    def weights(self) -> np.ndarray | None:
+        """The rows' weights as C's double, if there are any."""
+        return None if self.weight is None else np.ascontiguousarray(self.weight, np.float64)  # [n]
+
+    @cached_property
+    def outcomes(self) -> np.ndarray:
+        """U and U^2 of each row, times its weight."""
+        u = self.u.astype(np.float64)
+        s = u if self.weight is None else u * self.weight
+        return np.column_stack([s, s * u])  # [n, 2]
+
+    @cached_property
     def rewarded(self) -> np.ndarray:
         """The rows with U != 0: the others add nothing to the sums."""
         return np.flatnonzero(self.u)
 
     @cached_property
-    def sums(self) -> tuple[np.ndarray, np.ndarray]:
-        """U and U^2 of the rewarded rows, times their weight."""
-        u = self.u[self.rewarded].astype(float)
-        s = u if self.weight is None else u * self.weight[self.rewarded]
-        return s, s * u
-
-    @cached_property
-    def scratch(self) -> np.ndarray:
-        """Room for the cell of each row, used by one feature after the other: fresh memory is slow."""
-        return np.empty(len(self.A), np.intp)
+    def rewards(self) -> np.ndarray:
+        """The outcomes of the rewarded rows."""
+        return self.outcomes[self.rewarded].T.copy()  # [2, rewarded]
 
     def first_cells(self, b: int) -> np.ndarray:
         """A_j b, the first cell of each row's action in a [k, b] table; kept, as many features have the same b."""
         if b not in self._first_cells:
-            self._first_cells[b] = self.A.astype(np.intp) * b
+            self._first_cells[b] = self.A.astype(np.intc) * b  # [n]
         return self._first_cells[b]
 
     @cached_property
@@ -151,32 +167,59 @@ def tally_log(encoding: Encoding, log: Log, u: np.ndarray, gram: bool = True) ->
 
 def tally_batch(encoding: Encoding, columns: Sequence[pa.ChunkedArray], taken: Taken, gram: bool = True) -> Tally:
     """Tally some rows; their columns are the features, in the order of the encoding."""
-    values = [feature.read(column) for feature, column in zip(encoding.features, columns, strict=True)]
-    cells = [
-        level_cells(feature.codes(x), feature.b, taken) for feature, x in zip(encoding.features, values, strict=True)
-    ]
-    whole = level_cells(np.zeros(len(taken.A), np.int16), 1, taken)
-    N_taken, U, M2 = (np.concatenate(parts, axis=1) for parts in zip(*cells, whole, strict=True))
+    values, stop = [], 0
+    N_taken, U, M2 = np.empty((3, taken.k, int(encoding.b.sum()) + 1))
+    for feature, column in zip(encoding.features, columns, strict=True):  # all of one feature while it is in the cache
+        values.append(feature.read(column))
+        part, stop = slice(stop, stop + feature.b), stop + feature.b
+        N_taken[:, part], U[:, part], M2[:, part] = level_cells(feature_levels(feature, values[-1]), feature.b, taken)
+    N_taken[:, stop:], U[:, stop:], M2[:, stop:] = level_cells(np.zeros(len(taken.A), np.int16), 1, taken)
     moments = gram_tally(encoding, values, taken.weight) if gram else GramTally.zero(len(correlation_owner(encoding)))
     return Tally(LevelTally(N_taken.sum(axis=0), N_taken, U, M2), moments)
 
 
+# Levels --------------------------------------------------------------------------------------------------
+
+
+def feature_levels(feature: Feature, x: np.ndarray) -> np.ndarray:
+    """The level of each value, as `feature.codes` defines it; bins of equal width by the compiled loop."""
+    if not COMPILED or isinstance(feature, CategoryFeature) or feature.cuts is not None:
+        return feature.codes(x)
+    levels = np.empty(len(x), np.int16)
+    scale, missing = feature.bins / (feature.high - feature.low), feature.bins if feature.missing else NO_LEVEL
+    kernel.equal_bins(np.require(x, requirements=("C", "A")), feature.low, scale, feature.bins, missing, levels)
+    return levels  # [n]
+
+
 def level_cells(levels: np.ndarray, b: int, taken: Taken) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """N(a, x_i), mean of U(a) and its squared deviations in the b levels of one feature, each [k, b]."""
-    if levels.min(initial=0) < 0:  # rows whose value training never saw have no level
-        known = np.flatnonzero(levels >= 0)
-        levels, taken = levels[known], taken.rows(known)
-    cell = np.add(taken.first_cells(b), levels, out=taken.scratch)  # [n]
-    N_taken = cell_sums(cell, taken.weight, (taken.k, b))
+    table = compiled_sums(levels, b, taken) if COMPILED else numpy_sums(levels, b, taken)
+    total, squares, N_taken = table.transpose(2, 0, 1).copy()  # [k, b] each
     N = N_taken.sum(axis=0)
-    cell = cell.take(taken.rewarded)
-    total, squares = (cell_sums(cell, values, N_taken.shape) for values in taken.sums)
-    U = np.divide(total, N, out=np.zeros_like(total), where=N > 0)
+    U = total / np.where(N > 0, N, 1)
     M2 = squares - total * U
     again = M2 < CANCELS * squares
     if again.any():
-        M2 = np.where(again, deviations(cell, taken, U, N), M2)
+        M2 = np.where(again, deviations(levels, taken, U, N), M2)
     return N_taken, U, M2
+
+
+def compiled_sums(levels: np.ndarray, b: int, taken: Taken) -> np.ndarray:
+    """What `numpy_sums` says, in one pass over the rows."""
+    table = np.zeros((taken.k, b, 3))
+    kernel.add_rows(np.ascontiguousarray(levels), taken.first_cells(b), taken.outcomes, taken.weights, table)
+    return table  # [k, b, 3]
+
+
+def numpy_sums(levels: np.ndarray, b: int, taken: Taken) -> np.ndarray:
+    """Sums of U, U^2 and weight in each cell; rows whose value training never saw have no level."""
+    if levels.min(initial=0) < 0:
+        known = np.flatnonzero(levels >= 0)
+        levels, taken = levels[known], taken.rows(known)
+    cell = np.add(taken.first_cells(b), levels, dtype=np.intp)  # [n]
+    rewarded = cell.take(taken.rewarded)
+    sums = [cell_sums(rewarded, values, (taken.k, b)) for values in taken.rewards]
+    return np.stack([*sums, cell_sums(cell, taken.weight, (taken.k, b))], axis=-1)  # [k, b, 3]
 
 
 def cell_sums(cell: np.ndarray, values: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
@@ -184,10 +227,12 @@ def cell_sums(cell: np.ndarray, values: np.ndarray | None, shape: tuple[int, ...
     return np.bincount(cell, values, minlength=shape[0] * shape[1]).astype(float, copy=False).reshape(shape)
 
 
-def deviations(cell: np.ndarray, taken: Taken, U: np.ndarray, N: np.ndarray) -> np.ndarray:
+def deviations(levels: np.ndarray, taken: Taken, U: np.ndarray, N: np.ndarray) -> np.ndarray:
     """Squared deviations from the mean, summed around the mean: exact where squares cancel."""
-    weight = None if taken.weight is None else taken.weight[taken.rewarded]
-    away = (taken.u[taken.rewarded] - U.ravel()[cell]) ** 2
+    rows = taken.rewarded[levels[taken.rewarded] >= 0]
+    cell = taken.first_cells(U.shape[1])[rows] + levels[rows]
+    weight = None if taken.weight is None else taken.weight[rows]
+    away = (taken.u[rows] - U.ravel()[cell]) ** 2
     seen = cell_sums(cell, weight, U.shape)
     return cell_sums(cell, away if weight is None else away * weight, U.shape) + (N - seen) * U * U
 
@@ -207,20 +252,22 @@ def gram_tally(encoding: Encoding, columns: list[np.ndarray], weight: np.ndarray
     Columns are taken from the encoding's means, so that products do not cancel. Where all are in single precision they
     are multiplied so, GRAM_ROWS at a time, and summed in double: correlations are then right to 1e-6, else to 1e-12.
     """
-    n = len(columns[0])
+    n, D = len(columns[0]), len(correlation_owner(encoding))
     single = all(x.dtype == np.float32 for x in columns) and weight is None
-    products = np.zeros((len(correlation_owner(encoding)) + 1,) * 2)
+    X: np.ndarray = np.empty((D + 1, min(n, GRAM_ROWS)), np.float32 if single else np.float64)
+    products = np.zeros((D + 1, D + 1))
     for start in range(0, n, GRAM_ROWS):
         part = slice(start, start + GRAM_ROWS)
-        X = moment_columns(encoding, [x[part] for x in columns], np.float32 if single else np.float64)
-        products += X @ X.T if weight is None else (X * weight[part]) @ X.T
+        moments = fill_moments(encoding, [x[part] for x in columns], X[:, : n - start])
+        products += block_products(moments, None if weight is None else weight[part])
     total, sums = float(products[-1, -1]), products[-1, :-1]  # the last row of X is 1
+    if not total:
+        return GramTally.zero(D)
     return GramTally(total, sums / total, products[:-1, :-1] - np.outer(sums, sums) / total)
 
 
-def moment_columns(encoding: Encoding, columns: list[np.ndarray], dtype: type) -> np.ndarray:
+def fill_moments(encoding: Encoding, columns: list[np.ndarray], X: np.ndarray) -> np.ndarray:
     """The correlation columns of some rows: x - mean, 0 where missing; 0/1 per level of a category; and a row of 1."""
-    X: np.ndarray = np.empty((len(correlation_owner(encoding)) + 1, len(columns[0])), dtype)  # [D + 1, n]
     X[-1] = 1
     place = 0
     for feature, x in zip(encoding.features, columns, strict=True):
@@ -229,8 +276,27 @@ def moment_columns(encoding: Encoding, columns: list[np.ndarray], dtype: type) -
             feature.fill(x, X[place : place + feature.b].T)
             place += feature.b
         else:
-            np.subtract(x, dtype(feature.mean), out=X[place])
-            if feature.missing or np.isnan(X[place].min(initial=np.inf)):
-                np.nan_to_num(X[place], copy=False, nan=0.0)
+            np.subtract(x, X.dtype.type(feature.mean), out=X[place])
+            if feature.missing:
+                clear_missing(X[place])
             place += 1
-    return X
+    return X  # [D + 1, n]
+
+
+def clear_missing(X: np.ndarray) -> None:
+    """Put a missing cell at the mean."""
+    X[np.isnan(X)] = 0
+
+
+def block_products(X: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """X W X^T; cells missing where training had none show in the sums, so they need not be looked for before."""
+    products = weighted_products(X, weight)
+    if np.isnan(products[-1]).any():
+        clear_missing(X)
+        products = weighted_products(X, weight)
+    return products  # [D + 1, D + 1]
+
+
+def weighted_products(X: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """X W X^T."""
+    return X @ X.T if weight is None else (X * weight) @ X.T

@@ -1,0 +1,254 @@
+"""The compiled loops of Step B do what numpy's do, to the last bit, and refuse what does not fit."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import ponn
+from ponn import tally
+from ponn.encode import CategoryFeature, Encoding, NumberFeature, is_divisible
+from ponn.tally import (
+    GRAM_ROWS,
+    GramTally,
+    Taken,
+    Tally,
+    compiled_sums,
+    feature_levels,
+    gram_tally,
+    level_cells,
+    numpy_sums,
+)
+
+needs_compiled = pytest.mark.skipif(not tally.COMPILED, reason="the package was built without a C compiler")
+
+
+@pytest.fixture
+def without_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tally, "COMPILED", False)
+
+
+# Bins ----------------------------------------------------------------------------------------------------
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def number(low: float, high: float, bins: int, missing: bool) -> NumberFeature:
+    return NumberFeature("x", "number", low, high, bins, None, None, missing, 0.0, 1.0)
+
+
+@st.composite
+def binned(draw: st.DrawFn) -> tuple[NumberFeature, np.ndarray]:
+    """A feature of equal bins and values of every kind: on the cuts and beside them, outside, missing, infinite."""
+    near = st.floats(-1000, 1000)
+    low, high = sorted((draw(near | FINITE), draw(near | FINITE)))
+    bins = draw(st.integers(1, 300) | st.just(np.iinfo(np.int16).max))
+    assume(low < high and is_divisible(low, high, bins))
+    dtype = draw(st.sampled_from([np.float32, np.float64]))
+    cuts = [low + (high - low) * (j / bins) for j in draw(st.lists(st.integers(0, bins), max_size=20))]
+    others = draw(st.lists(st.floats(low, high) | FINITE | st.sampled_from([np.nan, np.inf, -np.inf]), max_size=20))
+    with np.errstate(all="ignore"):
+        x = np.array([low, high, *cuts, *others]).astype(dtype)
+        x = np.concatenate([x, np.nextafter(x, dtype(-np.inf)), np.nextafter(x, dtype(np.inf))])
+    if draw(st.booleans()):
+        x = x[(np.float64(low) <= x) & (x <= np.float64(high))]  # nothing but ordinary values, or nothing at all
+    return number(low, high, bins, draw(st.booleans())), x[:: draw(st.sampled_from([1, 2]))]
+
+
+@needs_compiled
+@settings(deadline=None, max_examples=400)
+@given(binned())
+def test_the_compiled_bins_are_those_of_the_encoding(case):
+    feature, x = case
+    levels = feature_levels(feature, x)
+    assert levels.dtype == np.int16
+    assert np.array_equal(levels, feature.codes(x))
+
+
+@needs_compiled
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_missing_value_has_the_last_level_or_none(dtype):
+    x = np.array([0.1, np.nan, 0.9, np.nan], dtype)
+    assert feature_levels(number(0.0, 1.0, 2, True), x).tolist() == [0, 2, 1, 2]
+    assert feature_levels(number(0.0, 1.0, 2, False), x).tolist() == [0, -1, 1, -1]
+
+
+def test_levels_between_cuts_and_of_categories_are_those_of_the_encoding():
+    x, codes = np.array([-1.0, 0.0, 0.2, 5.0, np.nan]), np.array([0, -2, 1, -1], np.int16)
+    uneven = NumberFeature("x", "number", 0.0, 9.0, 3, (0.1, 0.3), None, False, 0.0, 1.0)
+    assert feature_levels(uneven, x).tolist() == [0, 0, 1, 2, -1]
+    assert feature_levels(CategoryFeature("c", ("u",), ("v",), 1, False), codes).tolist() == [0, 1, 1, -1]
+
+
+@needs_compiled
+def test_bins_of_values_that_are_not_aligned_in_memory():
+    x = np.frombuffer(b"." + np.linspace(-1, 2, 50, dtype=np.float32).tobytes(), np.float32, offset=1)
+    feature = number(0.0, 1.0, 7, False)
+    assert np.array_equal(feature_levels(feature, x), feature.codes(x))
+
+
+# Sums ----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def outcomes(draw: st.DrawFn) -> tuple[np.ndarray, int, Taken]:
+    """Levels, some of them none, and what was done: also no rows at all, one action, one level, strided arrays."""
+    n, k, b, step = draw(st.tuples(st.integers(0, 60), st.integers(1, 4), st.integers(1, 6), st.integers(1, 2)))
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    levels = rng.integers(draw(st.integers(-1, 0)), b, n).astype(np.int16)
+    u = rng.normal(size=n) * 10.0 ** rng.integers(-8, 8, n) * rng.integers(0, 2, n)  # -0.0 among the zeros
+    weight = rng.random(n) if draw(st.booleans()) else None
+    taken = Taken(rng.integers(0, k, n).astype(draw(st.sampled_from([np.int8, np.int64]))), u, k, weight)
+    return levels[::step], b, taken.rows(slice(None, None, step))
+
+
+@needs_compiled
+@settings(deadline=None, max_examples=300)
+@given(outcomes())
+def test_the_compiled_sums_are_those_of_numpy(case):
+    assert compiled_sums(*case).tobytes() == numpy_sums(*case).tobytes()
+
+
+@given(outcomes())
+def test_the_sums_are_plain_loops(case):
+    levels, b, taken = case
+    expected = np.zeros((taken.k, b, 3))
+    for j, level in enumerate(levels):
+        weight = 1.0 if taken.weight is None else taken.weight[j]
+        if level >= 0:
+            expected[taken.A[j], level] += (taken.u[j] * weight, taken.u[j] * weight * taken.u[j], weight)
+    assert np.array_equal(numpy_sums(levels, b, taken), expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_squares_that_cancel_are_summed_around_the_mean_and_without_the_rows_of_no_level(weighted):
+    rng = np.random.default_rng(0)
+    levels, noise = rng.integers(-1, 3, 200).astype(np.int16), rng.integers(-8, 9, 200) * 2.0**-30
+    weight = rng.integers(1, 5, 200).astype(float) if weighted else None
+    _, U, M2 = level_cells(levels, 3, Taken(np.zeros(200, int), 1 + noise, 1, weight))
+    w = np.ones(200) if weight is None else weight
+    for level in range(3):
+        mine = levels == level
+        mean = np.average(noise[mine], weights=w[mine])
+        assert U[0, level] == pytest.approx(1 + mean, rel=1e-15)
+        assert M2[0, level] == pytest.approx(w[mine] @ (noise[mine] - mean) ** 2, rel=1e-6)  # of differences of 2^-30
+
+
+@needs_compiled
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_tally_is_the_same_without_the_compiled_loops(weighted, request):
+    world = ponn.simulate.world("breast-cancer", rows=3_000, known_propensity=True).log
+    table = world.table.append_column("weight", pa.array(np.random.default_rng(0).random(3_000)))
+    roles = {"action": "regimen", "reward": "survived", "propensity": "propensity"}
+    log = ponn.read_log(table, **roles, **({"weight": "weight"} if weighted else {"ignore": ["weight"]}))
+    encoding = Encoding.fit(log.take(np.arange(2_000)))  # the rest has values out of range
+    compiled = tally.tally_log(encoding, log, log.R / log.p0)
+    request.getfixturevalue("without_compiled")
+    plain = tally.tally_log(encoding, log, log.R / log.p0)
+    for one, other in zip(arrays(compiled), arrays(plain), strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def arrays(found: Tally) -> Iterator[np.ndarray]:
+    yield from (found.levels.N, found.levels.N_taken, found.levels.U, found.levels.M2, found.gram.mean, found.gram.C)
+
+
+def test_no_rows_are_a_tally_of_zeros():
+    encoding = Encoding((number(0.0, 1.0, 3, False),), 10)
+    none = Taken(np.zeros(0, int), np.zeros(0), 2)
+    found = tally.tally_batch(encoding, [pa.chunked_array([], pa.float32())], none)
+    assert not any(array.any() for array in arrays(found))
+
+
+# What the compiled loops refuse --------------------------------------------------------------------------
+
+ROWS = {"levels": np.zeros(4, np.int16), "first_cells": np.zeros(4, np.intc), "outcomes": np.ones((4, 2))}
+FITTING = ROWS | {"weights": None, "table": np.zeros((2, 3, 3))}
+NOT_FITTING = {
+    "level beyond the last": ({"levels": np.array([0, 3, 0, 0], np.int16)}, "outside"),
+    "level below none": ({"levels": np.array([0, -2, 0, 0], np.int16)}, "outside"),
+    "action beyond the last": ({"first_cells": np.array([0, 6, 0, 0], np.intc)}, "outside"),
+    "negative action": ({"first_cells": np.array([0, -3, 0, 0], np.intc)}, "outside"),
+    "huge action": ({"first_cells": np.full(4, np.iinfo(np.intc).max, np.intc)}, "outside"),
+    "too few cells": ({"first_cells": np.zeros(3, np.intc)}, "belong together"),
+    "too few outcomes": ({"outcomes": np.ones((3, 2))}, "belong together"),
+    "narrow outcomes": ({"outcomes": np.ones((4, 1))}, "belong together"),
+    "too few weights": ({"weights": np.ones(3)}, "belong together"),
+    "narrow table": ({"table": np.zeros((2, 3, 2))}, "belong together"),
+    "table without cells": ({"table": np.zeros((0, 3, 3))}, "outside"),
+    "flat table": ({"table": np.zeros((6, 3))}, "expected are"),
+    "table of singles": ({"table": np.zeros((2, 3, 3), np.float32)}, "expected are"),
+    "levels of another type": ({"levels": np.zeros(4, np.int32)}, "expected are"),
+    "levels of the other byte order": ({"levels": np.zeros(4, np.int16).astype(">i2")}, "expected are"),
+    "strided levels": ({"levels": np.zeros(8, np.int16)[::2]}, "contiguous"),
+    "no array": ({"levels": None}, "bytes-like"),
+}
+
+
+@needs_compiled
+@pytest.mark.parametrize("name", NOT_FITTING)
+def test_rows_that_do_not_fit_the_table_are_refused(name):
+    changes, message = NOT_FITTING[name]
+    with pytest.raises((TypeError, ValueError), match=message):
+        tally.kernel.add_rows(*(FITTING | changes).values())
+
+
+@needs_compiled
+def test_a_table_that_is_only_for_reading_is_refused():
+    table = np.zeros((2, 3, 3))
+    table.setflags(write=False)
+    with pytest.raises(ValueError, match="read-only"):
+        tally.kernel.add_rows(*ROWS.values(), None, table)
+
+
+@needs_compiled
+@pytest.mark.parametrize("bins", [0, 2**15])
+def test_bins_beyond_16_bits_are_refused(bins):
+    with pytest.raises(ValueError, match="16 bits"):
+        tally.kernel.equal_bins(np.zeros(3), 0.0, 1.0, bins, -1, np.zeros(3, np.int16))
+
+
+@needs_compiled
+def test_room_for_fewer_levels_than_values_is_refused():
+    with pytest.raises(ValueError, match="as long"):
+        tally.kernel.equal_bins(np.zeros(3), 0.0, 1.0, 2, -1, np.zeros(2, np.int16))
+
+
+# The Gram matrix over several blocks ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_missing_cells_count_as_the_mean_in_every_block(dtype, weighted):
+    """Also where training had none missing, and whatever the block before left behind."""
+    n, rng = 2 * GRAM_ROWS + 100, np.random.default_rng(0)
+    expected_gap, surprise = rng.normal(5, 2, n), rng.normal(-3, 1, n)
+    category = rng.integers(-1, 2, n).astype(np.int16)
+    expected_gap[rng.random(n) < 0.2], surprise[GRAM_ROWS + 7] = np.nan, np.nan
+    features = (
+        NumberFeature("p", "number", 0.0, 9.0, 4, None, None, True, 5.0, 2.0),
+        NumberFeature("q", "number", 0.0, 9.0, 4, None, None, False, -3.0, 1.0),
+    )
+    columns = [expected_gap.astype(dtype), surprise.astype(dtype)]
+    rows = [np.nan_to_num(x.astype(float) - one.mean) for x, one in zip(columns, features, strict=True)]
+    if dtype == np.float64:
+        features, columns = (*features, CategoryFeature("c", ("u", "v"), (), 0, False)), [*columns, category]
+        rows += [category == level for level in range(2)]
+    weight = rng.random(n) if weighted else None
+    found = gram_tally(Encoding(features, n), columns, weight)
+    w = np.ones(n) if weight is None else weight
+    X = np.array(rows, float)
+    mean = X @ w / w.sum()
+    close = {"rtol": 1e-4, "atol": 1e-4 * n**0.5} if dtype == np.float32 else {"rtol": 1e-9, "atol": 1e-9}
+    assert found.n == pytest.approx(w.sum())
+    assert np.allclose(found.mean, mean, rtol=1e-5, atol=1e-6)
+    assert np.allclose(found.C, ((X - mean[:, None]) * w) @ (X - mean[:, None]).T, **close)
+
+
+def test_a_gram_tally_of_no_rows_is_zero():
+    found = gram_tally(Encoding((number(0.0, 1.0, 3, False),), 10), [np.zeros(0)], None)
+    zero = GramTally.zero(1)
+    assert (found.n, found.mean.tolist(), found.C.tolist()) == (zero.n, zero.mean.tolist(), zero.C.tolist())

@@ -13,6 +13,7 @@ import ponn
 from ponn.inference import ACTIVATIONS
 from ponn.learning import candidates, prepare
 from ponn.objective import CRITERIA
+from ponn.propensity import propensities
 from ponn.settings import METHODS, Settings, settings_of
 from ponn.synthetic import synthetic
 
@@ -67,7 +68,8 @@ def test_only_selected_features_move_an_actions_score(world, policy):
         from ponn.inference import scores
 
         one, two = (
-            scores(policy.weights, policy.encoding.design(x), policy.architecture)[:, a] for x in (rows, changed)
+            scores(policy.model.arrays, policy.encoding.design(x), policy.model.architecture)[:, a]
+            for x in (rows, changed)
         )
         assert np.allclose(one, two, atol=1e-5)
 
@@ -100,6 +102,54 @@ def test_every_method_learns(world, method):
     assert np.isfinite(made.predict_proba(world.log)).all()
 
 
+def test_the_logging_method_is_step_a(world):
+    log = world.part("train", "valid").log
+    made = ponn.learn(log, method="logging")
+    first, _ = log.split_rows(0.7, 0)
+    part = log.take(first)
+    P = propensities(part, made.encoding, Settings()).P
+    assert np.allclose(made.predict_proba(part), P, atol=1e-4)  # single precision weights
+    two = log.take(np.flatnonzero(log.A < 2))
+    two = replace(two, actions=two.actions[:2])
+    h = ponn.learn(two, method="logging").predict_proba(two)
+    assert np.average(h[:, 1]) == pytest.approx(np.mean(two.A == 1), abs=0.02)
+
+
+def test_poem_clips_by_its_authors_rule_unless_told_otherwise(world):
+    log = world.part("train", "valid").log
+    prepared = prepare(log, settings_of("poem"), 0)
+    low, high = np.quantile(1 / prepared.problem.train.w, (0.1, 0.9))
+    assert candidates(prepared, settings_of("poem"), {}, 0)[0].settings.clip == pytest.approx(high / low)
+    assert candidates(prepared, settings_of("poem", clip=0), {}, 0)[0].settings.clip == 0
+    assert candidates(prepared, settings_of("ponn"), {}, 0)[0].settings.clip is None
+
+
+def test_one_propensity_model_serves_training_and_validation_rows(world):
+    log = world.part("train", "valid").log
+    prepared = prepare(log, settings_of("ponn"), 0)
+    first, rest = log.split_rows(0.7, 0)
+    p = propensities(log, prepared.encoding, settings_of("ponn")).p
+    assert np.allclose(prepared.problem.train.w, 1 / p[first])
+    assert np.allclose(prepared.problem.valid.w, 1 / p[rest])
+
+
+@pytest.mark.parametrize("method", [name for name, row in METHODS.items() if row.grid])
+def test_grids_name_settings_and_the_papers_have_twenty_points(method):
+    grid = METHODS[method].grid
+    for name, tried in grid.items():
+        for one in tried:
+            settings_of(method, **{name: one})
+    papers = ("ponn-b", "ponn", "poem", "poem-b", "poem-l1", "mlp-l1", "lr-l1")
+    assert method not in papers or np.prod([len(tried) for tried in grid.values()]) == 20
+
+
+def test_settings_that_are_given_are_not_tuned(world):
+    log = world.part("train", "valid").log
+    made = ponn.learn(log, "lr-l1", tune=True, l1=0.3)
+    assert made.provenance["candidates"] == 1
+    assert made.settings["l1"] == 0.3
+
+
 def test_step_c_uses_plain_weights_unless_m_is_given_and_row_weights_count(world):
     log = world.part("train", "valid").log
     plain, cut = (prepare(log, settings_of("ponn", m=m, **QUICK), 0) for m in (None, 2.0))
@@ -121,8 +171,8 @@ def test_same_seed_same_weights(world):
 def test_tuning_shares_steps_a_and_b_and_never_trains_a_network_twice(world):
     chosen = settings_of("ponn-b", **QUICK)
     prepared = prepare(world.part("train", "valid").log, chosen, 0)
-    options = candidates(prepared, chosen, "l2", 0)
-    keys = {(one.masks.tobytes(), one.settings.l2) for one in options}
+    options = candidates(prepared, chosen, METHODS["ponn-b"].grid, 0)
+    keys = {(one.masks.tobytes(), one.settings.l1) for one in options}
     assert len(keys) == len(options) > 3
     tuned = ponn.learn(world.part("train", "valid").log, tune=True, workers=2, **QUICK)
     plain = ponn.learn(world.part("train", "valid").log, **QUICK)
@@ -177,7 +227,7 @@ def rewrite(path, change):
         (lambda found, parts: found.update(format=99), "Install a later version"),
         (lambda found, parts: found.pop("format"), "names no format"),
         (lambda found, parts: found["actions"].append("z"), "do not fit together"),
-        (lambda found, parts: found["architecture"].update(hidden=[7]), "do not fit together"),
+        (lambda found, parts: found["model"].update(hidden=[7]), "do not fit together"),
         (lambda found, parts: found["encoding"]["features"][0].update(type="eval"), "not a policy file, or is damaged"),
         (lambda found, parts: found.pop("encoding"), "not a policy file, or is damaged"),
         (lambda found, parts: parts.update({"weights.safetensors": b"\0" * 40}), "not a policy file, or is damaged"),

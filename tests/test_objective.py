@@ -12,14 +12,18 @@ import oracles
 from ponn.inference import Architecture
 from ponn.network import PolicyNetwork
 from ponn.objective import (
+    CRITERIA,
+    Majorant,
+    add_weight_penalties,
     contributes,
-    l1_penalty,
-    l2_penalty,
     majorant,
     mean_loss,
+    outcomes,
     poem,
     ratio,
+    read,
     row_losses,
+    score_slopes,
     snips_value,
     validation_loss,
     variance,
@@ -45,12 +49,20 @@ def rows(draw):
     return tuple(torch.tensor(one, dtype=torch.float64) for one in (some(-5, -0.01), R, some(1, 50)))
 
 
+def seen(criterion, R, w, baseline=0.0, A=None):
+    """Outcomes; which action was taken matters only where scores are read."""
+    return outcomes(criterion, torch.zeros(len(R), dtype=torch.int64) if A is None else A, R, w, baseline)
+
+
 def literal(criterion, log_h, R, w, M, b):
     """Section 4.3/4.4 and the table of objective.py, one row after the other."""
     total = 0.0
     for j in range(len(R)):
         h = exp(log_h[j])
-        if criterion == "cross-entropy":
+        if criterion == "logistic":  # log_h is the score, the log-odds of a reward
+            chance = h / (1 + h)
+            total += -w[j] * (R[j] * log(chance) + (1 - R[j]) * log(1 - chance))
+        elif criterion == "cross-entropy":
             total += -R[j] * w[j] * log(h)
         elif criterion == "ips":
             total += -R[j] * min(M, w[j] * h)
@@ -59,7 +71,7 @@ def literal(criterion, log_h, R, w, M, b):
     return total / len(R)
 
 
-@pytest.mark.parametrize("criterion", ["cross-entropy", "ips", "snips"])
+@pytest.mark.parametrize("criterion", CRITERIA)
 @given(data=rows())
 @settings(max_examples=30, deadline=None)
 def test_losses_are_those_of_the_loops_and_need_only_the_rows_that_contribute(criterion, data):
@@ -67,8 +79,54 @@ def test_losses_are_those_of_the_loops_and_need_only_the_rows_that_contribute(cr
     n, kept = len(R), torch.tensor(contributes(criterion, R.numpy()))
     expected = literal(criterion, *(one.tolist() for one in data), M=3.0, b=0.3)
     for part in (torch.ones(n, dtype=torch.bool), kept):
-        u = row_losses(criterion, log_h[part], R[part], w[part], M=3.0, baseline=0.3)
+        u = row_losses(criterion, log_h[part], seen(criterion, R[part], w[part], 0.3), M=3.0).u
         assert float(mean_loss(u, n)) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@given(data=rows())
+@settings(max_examples=30, deadline=None)
+def test_row_slopes_are_differences_of_the_row_losses(criterion, data):
+    v, R, w = data
+    part, step = seen(criterion, R, w, 0.3), 1e-6
+    at, above, below = (row_losses(criterion, v + move, part, M=3.0) for move in (0, step, -step))
+    smooth = (w * v.exp() - 3).abs() > 1e-3  # away from the clip's corner
+    expected = (above.u - below.u) / (2 * step)
+    torch.testing.assert_close(at.slope[smooth], expected[smooth], rtol=1e-6, atol=1e-7)  # differences: step^2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bound", [Majorant(), Majorant(0.7, 0.4)])
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_score_slopes_are_those_of_autograd(criterion, bound, dtype):
+    rng = np.random.default_rng(0)
+    n, k, M = 40, 1 if criterion == "logistic" else 5, 4.0
+    S = torch.tensor(rng.normal(size=(k, n)) * 2, dtype=dtype)
+    A, R = torch.tensor(rng.integers(0, k, n)), torch.tensor(rng.choice([0, 0.4, 1], n), dtype=dtype)
+    w = torch.tensor(rng.uniform(1, 20, n), dtype=dtype)
+    part = seen(criterion, R, w, 0.3, A)
+    free = S.clone().requires_grad_()
+    v = free[0] if criterion == "logistic" else torch.log_softmax(free, dim=0)[A, range(n)]
+    torch.testing.assert_close(read(criterion, S, part), v.detach())
+    ratio = w * v.exp()
+    u = {
+        "cross-entropy": -R * w * v,
+        "ips": -R * ratio.clamp(max=M),
+        "snips": -(R - 0.3) * ratio,
+        "logistic": w * ((1 + v.exp()).log() - R * v),
+    }[criterion]
+    (bound.alpha * u + bound.beta * u.square()).sum().backward()
+    found = score_slopes(criterion, S, part, bound, M)
+    rtol = 1e-5 if dtype == torch.float32 else 1e-10  # of the precision
+    torch.testing.assert_close(found.u, u.detach(), rtol=rtol, atol=rtol)
+    torch.testing.assert_close(found.slopes, free.grad, rtol=rtol, atol=rtol * float(free.grad.abs().max()))
+
+
+def test_a_confident_reward_network_has_finite_losses_and_slopes():
+    part = seen("logistic", torch.tensor([0.0, 1.0, 0.0]), torch.ones(3))
+    u, slope = row_losses("logistic", torch.tensor([1_000.0, -1_000.0, -1_000.0]), part)
+    assert u.tolist() == [1_000, 1_000, 0]
+    assert slope.tolist() == [1, -1, 0]
 
 
 @given(data=rows())
@@ -76,7 +134,7 @@ def test_losses_are_those_of_the_loops_and_need_only_the_rows_that_contribute(cr
 def test_the_variance_counts_rows_that_were_left_out(data):
     log_h, R, w = data
     n, kept = len(R), R > 0
-    u = row_losses("ips", log_h, R, w, M=3.0)
+    u = row_losses("ips", log_h, seen("ips", R, w), M=3.0).u
     expected = oracles.variance([-R[j] * min(3.0, w[j] * exp(log_h[j])) for j in range(n)])
     assert float(variance(u[kept], n)) == pytest.approx(float(expected), rel=1e-9, abs=1e-12)
 
@@ -96,49 +154,53 @@ def test_no_hidden_layer_and_ips_and_the_variance_penalty_are_poem():
     expected = oracles.mean(u) + strength * sqrt(oracles.variance(u) / n)
 
     kept = contributes("ips", R)
-    log_h = network(torch.tensor(X[kept], dtype=torch.float32)).detach().double().log_softmax(dim=1)
-    log_h = log_h.gather(1, torch.tensor(A[kept])[:, None])[:, 0]
-    R_, w_ = torch.tensor(R[kept]), torch.tensor(w[kept])
-    terms = row_losses("ips", log_h, R_, w_, M=M)
+    part = seen("ips", torch.tensor(R[kept]), torch.tensor(w[kept]), A=torch.tensor(A[kept]))
+    log_h = read("ips", network.forward(torch.tensor(X[kept], dtype=torch.float32)).double(), part)
+    terms = row_losses("ips", log_h, part, M=M).u
     found = mean_loss(terms, n) + strength * variance_penalty(terms, n)
     assert float(found) == pytest.approx(expected, rel=1e-5)  # the network is in single precision
-    assert float(poem(log_h, R_, w_, n, strength, M)) == float(found)
+    assert float(poem(log_h, part, n, strength, M)) == float(found)
 
 
 @given(data=rows(), strength=st.floats(0, 5))
 @settings(max_examples=40, deadline=None)
 def test_the_majorant_touches_poem_and_lies_above_it(data, strength):
     log_h, R, w = data
-    n, other = len(R), log_h.flip(0) * 0.7
+    n, other, part = len(R), log_h.flip(0) * 0.7, seen("ips", R, w)
+
+    def losses(at):
+        return row_losses("ips", at, part)
 
     def objective(at):
-        u = row_losses("ips", at, R, w)
-        return mean_loss(u, n) + strength * variance_penalty(u, n)
+        return poem(at, part, n, strength)
 
-    bound = majorant(row_losses("ips", log_h, R, w), n, strength)
+    bound = majorant(losses(log_h).u, n, strength)
 
     def majorised(at):
-        return mean_loss(bound.rows(row_losses("ips", at, R, w)), n)
+        u = losses(at).u
+        return mean_loss(bound.alpha * u + bound.beta * u.square(), n)
 
-    here, there = log_h.clone().requires_grad_(), log_h.clone().requires_grad_()
+    here = log_h.clone().requires_grad_()
     objective(here).backward()
-    majorised(there).backward()
-    torch.testing.assert_close(there.grad, here.grad, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(bound.times(1 / n).slopes(losses(log_h)), here.grad, rtol=1e-6, atol=1e-9)
     rise = majorised(other) - majorised(log_h)
-    if float(variance(row_losses("ips", log_h, R, w), n)) > 1e-12:
+    if float(variance(losses(log_h).u, n)) > 1e-12:
         assert float(rise) >= float(objective(other) - objective(log_h)) - 1e-9
 
 
 def test_no_slope_is_nan_where_the_variance_is_zero():
     log_h = torch.zeros(3, requires_grad=True)
-    poem(log_h, torch.zeros(3), torch.ones(3), 3, 1.0).backward()
+    poem(log_h, seen("ips", torch.zeros(3), torch.ones(3)), 3, 1.0).backward()
     assert torch.isfinite(log_h.grad).all()
 
 
-def test_penalties():
-    W = [torch.tensor([[1.0, -2.0], [0.0, 3.0]]), torch.tensor([-4.0])]
-    assert float(l1_penalty(W)) == 10
-    assert float(l2_penalty(W)) == 30
+@pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.3, 0.2)])
+def test_the_slopes_of_the_penalties_are_those_of_autograd(l1, l2):
+    W = torch.tensor([1.0, -2.0, 0.0, 3.0], requires_grad=True)
+    (l1 * W.abs().sum() + l2 * W.square().sum()).backward()
+    slope = torch.full((4,), 5.0)
+    add_weight_penalties(W.detach(), slope, l1, l2)
+    torch.testing.assert_close(slope, 5 + W.grad)
 
 
 def test_snips_is_a_weighted_mean_and_does_not_move_with_the_weights_scale():
@@ -146,7 +208,7 @@ def test_snips_is_a_weighted_mean_and_does_not_move_with_the_weights_scale():
     R, w = torch.tensor([1.0, 0.0, 0.5]), torch.tensor([2.0, 4.0, 5.0])
     assert float(snips_value(log_h, R, w)) == pytest.approx(0.5)
     assert float(snips_value(log_h, R, 3 * w)) == pytest.approx(0.5)
-    assert float(validation_loss("snips", log_h, R, w, 3, baseline=0.9)) == pytest.approx(-0.5)
+    assert float(validation_loss("snips", log_h, seen("snips", R, w, 0.9), 3)) == pytest.approx(-0.5)
 
 
 # By enumeration ------------------------------------------------------------------------------------------
@@ -155,10 +217,10 @@ def test_snips_is_a_weighted_mean_and_does_not_move_with_the_weights_scale():
 def expectation(criterion):
     """E of the loss of the policy LOG_H, over every log of two rows."""
     total = 0.0
-    for probability, seen, states in oracles.every_log(TINY, 2):
-        log_h = torch.tensor([LOG_H[s][a] for s, a in zip(states, seen.A, strict=True)], dtype=torch.float64)
-        R, p = (torch.tensor(one, dtype=torch.float64) for one in (seen.R, seen.p))
-        total += probability * float(mean_loss(row_losses(criterion, log_h, R, 1 / p), 2))
+    for probability, logged, states in oracles.every_log(TINY, 2):
+        log_h = torch.tensor([LOG_H[s][a] for s, a in zip(states, logged.A, strict=True)], dtype=torch.float64)
+        R, p = (torch.tensor(one, dtype=torch.float64) for one in (logged.R, logged.p))
+        total += probability * float(mean_loss(row_losses(criterion, log_h, seen(criterion, R, 1 / p)).u, 2))
     return total
 
 
@@ -176,12 +238,12 @@ def test_negative_ips_is_unbiased_for_the_value():
 def test_the_cross_entropy_is_least_at_rewards_over_their_sum():
     """A free table of logits on the expected loss over every row: h(a|x) = r(a, x) / sum_a' r(a', x), notes point 9."""
     chance, state, action, R, p = [], [], [], [], []
-    for probability, seen, states in oracles.every_log(TINY, 1):
+    for probability, logged, states in oracles.every_log(TINY, 1):
         chance.append(probability)
         state.append(states[0])
-        action.append(seen.A[0])
-        R.append(seen.R[0])
-        p.append(seen.p[0])
+        action.append(logged.A[0])
+        R.append(logged.R[0])
+        p.append(logged.p[0])
     chance, R, p = (torch.tensor(one, dtype=torch.float64) for one in (chance, R, p))
     logits = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
     solver = torch.optim.LBFGS(
@@ -191,7 +253,7 @@ def test_the_cross_entropy_is_least_at_rewards_over_their_sum():
     def loss():
         solver.zero_grad()
         log_h = logits.log_softmax(dim=1)[state, action]
-        value = (chance * row_losses("cross-entropy", log_h, R, 1 / p)).sum()
+        value = (chance * row_losses("cross-entropy", log_h, seen("cross-entropy", R, 1 / p)).u).sum()
         value.backward()
         return value
 
@@ -204,9 +266,10 @@ def test_the_cross_entropy_is_least_at_rewards_over_their_sum():
 def test_the_ratio_is_one_for_a_fixed_policy():
     """E of mean(h/p) is 1, and per action both means agree, over every log of one row."""
     total, up, down = 0.0, np.zeros(3), np.zeros(3)
-    for probability, seen, states in oracles.every_log(TINY, 1):
-        log_h = torch.tensor([LOG_H[states[0]]], dtype=torch.float64)
-        found = ratio(log_h, torch.tensor(seen.A), 1 / torch.tensor(seen.p, dtype=torch.float64))
+    for probability, logged, states in oracles.every_log(TINY, 1):
+        S = torch.tensor([LOG_H[states[0]]], dtype=torch.float64).T  # log h is a score of the policy h
+        R, p = (torch.tensor(one, dtype=torch.float64) for one in (logged.R, logged.p))
+        found = ratio(S, seen("ips", R, 1 / p, A=torch.tensor(logged.A)))
         h = np.exp(LOG_H[states[0]])
         total += probability * found.total
         up += probability * np.array(found.by_action) * h  # n = 1: mean of h(a | x) is h itself

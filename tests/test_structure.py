@@ -9,10 +9,12 @@ import ponn
 
 SOURCE = Path(ponn.__file__).parent
 ORDER = (
-    *("errors", "settings", "source", "delimited", "files", "table", "profile", "roles", "log", "encode"),
+    *("errors", "settings", "source", "delimited", "files", "streams", "table", "profile", "roles", "log", "encode"),
     *("propensity", "readiness"),
     *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
-    *("inference", "policy", "network", "objective", "train", "learning"),
+    *("estimators", "intervals", "sensitivity"),
+    *("inference", "trees", "models", "policy", "scoring", "network", "objective", "train"),
+    *("reward", "evaluation", "forests", "learners", "learning", "holdout"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
 )
 

@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from ponn import datasets, simulate
     from ponn.encode import Encoding
     from ponn.errors import LogError, PonnError
+    from ponn.evaluation import CurrentPractice, FixedAction, Sampled, evaluate
+    from ponn.intervals import Estimate, LowOverlap
     from ponn.learning import learn
     from ponn.log import Log, read_log
     from ponn.policy import Policy, load
@@ -19,7 +21,13 @@ __version__ = "0.1.0"
 # Public name → module. Imported on first use, so that `import ponn` and `ponn --help` stay light.
 PUBLIC = {
     "check": "ponn.readiness",
+    "CurrentPractice": "ponn.evaluation",
     "Encoding": "ponn.encode",
+    "Estimate": "ponn.intervals",
+    "evaluate": "ponn.evaluation",
+    "FixedAction": "ponn.evaluation",
+    "LowOverlap": "ponn.intervals",
+    "Sampled": "ponn.evaluation",
     "LogError": "ponn.errors",
     "PonnError": "ponn.errors",
     "learn": "ponn.learning",
@@ -35,15 +43,21 @@ MODULES = ("datasets", "simulate")
 
 __all__ = [
     "METHODS",
+    "CurrentPractice",
     "Encoding",
+    "Estimate",
+    "FixedAction",
     "Log",
     "LogError",
+    "LowOverlap",
     "Policy",
     "PonnError",
+    "Sampled",
     "Settings",
     "World",
     "check",
     "datasets",
+    "evaluate",
     "learn",
     "load",
     "read_log",

@@ -1,6 +1,6 @@
 """Pictures as self-contained SVG text: legible in print, numbers on hover, a title for those who cannot see them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
 import numpy as np
@@ -74,6 +74,56 @@ def bar(
     x = left + tau * per_unit
     tick = f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{y + 1}' y2='{y + BAR - 2}' stroke='{MARK}' stroke-width='2'/>"
     return [*parts, f"{shape}{title(told)}</rect>", tick, label(left + G * per_unit + 5, y + 14, f"{G:.3g}", fill=PALE)]
+
+
+LINES = ("#084081", "#b3261e", "#2e7d32", "#6a1b9a", "#8a6d00", "#455a64")  # dark enough on white
+WIDE, HIGH, MARGIN = 520, 300, 54
+
+
+def line_chart(lines: Mapping[str, Sequence[tuple[float, float]]], *, name: str, x_name: str, y_name: str) -> str:
+    """Named lines through points (x, y), with a dot and its numbers on hover at every point."""
+    points = np.array([point for line in lines.values() for point in line])
+    (x_low, y_low), (x_high, y_high) = points.min(axis=0), points.max(axis=0)
+    low, high = y_low - 0.06 * (y_high - y_low or 1.0), y_high + 0.06 * (y_high - y_low or 1.0)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - x_low) / (x_high - x_low or 1.0)
+        return MARGIN + across * WIDE, 34 + (1 - (y - low) / (high - low)) * HIGH
+
+    parts = [label(0, 18, name, size=14), *axes(x_low, x_high, low, high, place, x_name, y_name)]
+    for number, (title_of, line) in enumerate(lines.items()):
+        parts += drawn_line(title_of, line, place, LINES[number % len(LINES)])
+    widest = text_width(lines) + 16
+    return picture(MARGIN + WIDE + widest, HIGH + 90, name, parts)
+
+
+Place = Callable[[float, float], tuple[float, float]]
+
+
+def axes(x_low: float, x_high: float, low: float, high: float, place: Place, x_name: str, y_name: str) -> list[str]:
+    """Grid lines with numbers, and what the axes mean."""
+    parts = []
+    for y in np.linspace(low, high, 5):
+        left, at = place(x_low, y)
+        parts.append(f"<line x1='{left:.1f}' x2='{left + WIDE:.1f}' y1='{at:.1f}' y2='{at:.1f}' stroke='#dddddd'/>")
+        parts.append(label(left - 6, at + 4, f"{y:.3g}", anchor="end", fill=PALE))
+    parts += [
+        label(place(x, low)[0], 34 + HIGH + 18, f"{x:.3g}", anchor="middle", fill=PALE)
+        for x in np.linspace(x_low, x_high, 5)
+    ]
+    parts.append(label(MARGIN + WIDE / 2, 34 + HIGH + 40, x_name, anchor="middle"))
+    return [*parts, label(14, 34 + HIGH / 2, y_name, anchor="middle", turn=-90)]
+
+
+def drawn_line(name: str, line: Sequence[tuple[float, float]], place: Place, colour: str) -> list[str]:
+    """A line, its dots, and its name at its end."""
+    spots = [place(x, y) for x, y in line]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
+    parts = [f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='2'/>"]
+    for (x, y), (at_x, at_y) in zip(line, spots, strict=True):
+        told = title(f"{name}: {y:.4g} at {x:.4g}")
+        parts.append(f"<circle cx='{at_x:.1f}' cy='{at_y:.1f}' r='3.5' fill='{colour}'>{told}</circle>")
+    return [*parts, label(spots[-1][0] + 8, spots[-1][1] + 4, name, fill=colour)]
 
 
 # Shapes --------------------------------------------------------------------------------------------------

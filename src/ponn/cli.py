@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from ponn.holdout import Outcome
+    from ponn.intervals import Estimate
     from ponn.policy import Policy
     from ponn.readiness import Check
     from ponn.world import World
@@ -157,49 +160,194 @@ def overlap_table(found: "Check") -> "Table":
     return table
 
 
+LEARNING = (
+    click.option("--tune", is_flag=True, help="Choose lambda1, lambda2, lambda3 and the like on validation rows."),
+    click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting, e.g. lambda1=0.1; repeat."),
+    click.option(
+        "--holdout", type=float, default=0.3, show_default=True, help="Share of rows that learning never sees."
+    ),
+    click.option("--level", type=float, default=0.95, show_default=True, help="Confidence of intervals and verdict."),
+    click.option("--seed", type=int, default=0, show_default=True),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."),
+)
+
+
+def learning_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say how to learn and how to value what was learned."""
+    for option in reversed(LEARNING):
+        command = option(command)
+    return command
+
+
 @ponn.command()
 @log_options
-@click.option("--method", metavar="NAME", help="ponn-b (default), ponn, poem, poem-b, poem-l1, banditnet.")
-@click.option("--tune", is_flag=True, help="Choose lambda1, lambda2 and lambda3 on validation rows.")
-@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting, e.g. lambda1=0.1; repeat.")
-@click.option("--holdout", type=float, default=0.3, show_default=True, help="Share of rows that learning never sees.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--method", metavar="NAME", help="See `ponn compare --help` for their names; default ponn-b.")
 @click.option("--out", type=click.Path(), default="policy.ponn", show_default=True, help="Where the policy goes.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless the verdict is 'better'.")
+@learning_options
 def learn(
     log: str,
     method: str | None,
+    out: str,
+    require_improvement: bool,
     tune: bool,
     changes: tuple[str, ...],
     holdout: float,
+    level: float,
     seed: int,
-    out: str,
     as_json: bool,
     **columns: Any,
 ) -> None:
-    """Learn a policy from LOG and write it to a file.
+    """Learn a policy from LOG, write it to a file, and say what it is worth on rows it never saw.
 
     \b
     Examples:
       ponn learn visits.csv --action treatment --reward recovered --out clinic.ponn
       ponn learn visits.csv --action treatment --reward recovered --tune --set select=fdr
     """
-    from ponn.learning import learn as learn_policy
+    from ponn.holdout import learn_with_holdout
     from ponn.log import read_log
 
     columns["features"] = columns["features"] or None
     settings = dict(map(parse_setting, changes))
-    train, kept = read_log(log, **columns).split(1 - holdout, seed)
-    policy = learn_policy(train, method, tune, seed, progress=lambda told: click.echo(told, err=True), **settings)
-    policy.save(out)
+    rows = read_log(log, **columns)
+    found = learn_with_holdout(rows, method, tune, seed, holdout=holdout, level=level, progress=tell, **settings)
+    found.policy.save(out)
     if as_json:
-        told = {"policy": out, "method": policy.method, "rows": len(train) + len(kept), "actions": policy.actions}
-        click.echo(json.dumps(told | {"seconds": policy.provenance["seconds"], "value": None, "verdict": None}))
+        made = found.policy.provenance
+        told = {"policy": out, "method": found.policy.method, "rows": len(rows), "actions": found.policy.actions}
+        click.echo(json.dumps(told | {"seconds": made["seconds"]} | found.as_json()))
     else:
-        print_policy(policy)
-        click.echo(
-            f"Written to {out}. {len(kept):,} rows were kept aside to value it; that is not there yet.", err=True
-        )
+        print_policy(found.policy)
+        print_outcome(found)
+        click.echo(f"Written to {out}.", err=True)
+    if require_improvement and found.verdict.kind != "better":
+        sys.exit(3)
+
+
+def tell(message: str) -> None:
+    """Progress, on standard error."""
+    click.echo(message, err=True)
+
+
+def print_outcome(found: "Outcome") -> None:
+    """Values and verdict for people."""
+    from rich.text import Text
+
+    out = console()
+    names = {"policy": "this policy", "logging": "current practice", "best_fixed": f"always {found.best_fixed}"}
+    out.print(value_table({names[name]: one for name, one in found.value.items()}))
+    out.print(Text(str(found.verdict), style="bold"))
+
+
+def value_table(values: "Mapping[str, Estimate]") -> "Table":
+    """Values with intervals, one line each; what is not to be trusted says why."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("policy", "value", "interval", "effective rows", "", title="On rows kept aside", title_justify="left")
+    for name, one in values.items():
+        doubt = "" if one.trusted else "not trusted: " + "; ".join(one.warnings)
+        ends = f"{one.low:.4g} to {one.high:.4g} ({100 * one.level:g} %)"
+        table.add_row(Text(str(name)), f"{one.value:.4g}", ends, f"{one.ess:,.0f} of {one.n:,}", Text(doubt))
+    return table
+
+
+@ponn.command()
+@log_options
+@click.option("--methods", default="ponn-b,ponn,poem,lr-l1,direct-forest", show_default=True, metavar="A,B,...")
+@learning_options
+def compare(
+    log: str,
+    methods: str,
+    tune: bool,
+    changes: tuple[str, ...],
+    holdout: float,
+    level: float,
+    seed: int,
+    as_json: bool,
+    **columns: Any,
+) -> None:
+    """Learn from LOG by several methods and value them on rows that none of them saw.
+
+    \b
+    Methods: ponn-b ponn poem poem-b poem-l1 mlp-l1 lr-l1 logging banditnet ipw-forest direct-forest offset-tree
+    \b
+    Example:
+      ponn compare visits.csv --action treatment --reward recovered --methods ponn-b,lr-l1
+    """
+    from ponn.holdout import compare_methods
+    from ponn.log import read_log
+
+    columns["features"] = columns["features"] or None
+    names = tuple(name.strip() for name in methods.split(",") if name.strip())
+    if not names:
+        raise PonnError("--methods names no method; expected names with commas between, e.g. ponn-b,lr-l1.")
+    settings, rows = dict(map(parse_setting, changes)), read_log(log, **columns)
+    found = compare_methods(rows, names, tune, seed, holdout=holdout, level=level, progress=tell, **settings)
+    if as_json:
+        click.echo(json.dumps(found.as_json()))
+        return
+    out = console()
+    out.print(value_table(found.comparison.values))
+    for name, one in found.comparison.verdicts.items():
+        out.print(f"{name}: {one.kind}", markup=False)
+    out.print(f"Best on the validation rows: {found.best}", markup=False)
+
+
+@ponn.command()
+@click.argument("policy", type=click.Path())
+@click.argument("log", type=click.Path())
+@click.option(
+    "--estimator", default="dr", show_default=True, help="dr, sndr, ips, snips, truncated-ips, switch-dr, dros, dm."
+)
+@click.option("--interval", default="normal", show_default=True, help="normal, bootstrap, bernstein, sequence.")
+@click.option("--level", type=float, default=0.95, show_default=True, help="Confidence of the interval.")
+@click.option("--sample", is_flag=True, help="Value the policy as it draws, not as it recommends.")
+@click.option("--allow-low-overlap", is_flag=True, help="Print the number even where it cannot be trusted, marked.")
+@click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless better than current practice.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def evaluate(
+    policy: str,
+    log: str,
+    estimator: str,
+    interval: str,
+    level: float,
+    sample: bool,
+    allow_low_overlap: bool,
+    require_improvement: bool,
+    as_json: bool,
+) -> None:
+    """Say what POLICY would have been worth on LOG, from rows it did not learn from.
+
+    Column names are those the policy was learned with. Where LOG is the file it was learned from, only the rows
+    kept aside then are used.
+
+    \b
+    Example:
+      ponn evaluate clinic.ponn visits.csv
+    """
+    from ponn.evaluation import CurrentPractice, Sampled, against_practice, nuisances, unseen_rows, value_on
+    from ponn.evaluation import evaluate as value
+    from ponn.holdout import estimate_json, read_same_log
+    from ponn.policy import load
+
+    loaded = load(policy)
+    valued = Sampled(loaded) if sample else loaded
+    rows = unseen_rows(valued, read_same_log(loaded, log))
+    fitted = nuisances(rows)
+    found = value(
+        valued, rows, estimator, level, interval=interval, allow_low_overlap=allow_low_overlap, corrections=fitted
+    )
+    judged = against_practice(valued, rows, fitted, estimator, level)
+    if as_json:
+        click.echo(json.dumps(estimate_json(found) | {"verdict": judged.kind}))
+    else:
+        practice = value_on(CurrentPractice(), rows, fitted, estimator, level)
+        console().print(value_table({"this policy": found, "current practice": practice}))
+        console().print(str(judged), markup=False)
+    if require_improvement and judged.kind != "better":
+        sys.exit(3)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -223,37 +371,56 @@ def parse_setting(text: str) -> tuple[str, Any]:
 @click.option("--seed", type=int, default=0, show_default=True, help="For --sample.")
 @click.option("--probabilities", is_flag=True, help="Add a column p_<action> for each action.")
 @click.option("--keep", multiple=True, metavar="COL", help="Copy a column of ROWS; repeat.")
-def recommend(
-    policy: str, rows: str, out: str | None, sample: bool, seed: int, probabilities: bool, keep: tuple[str, ...]
-) -> None:
-    """Recommend an action for each of ROWS by POLICY.
+@click.option("--columns", metavar="NAMES", help="Only these columns of the recommendation, e.g. action,probability.")
+@click.option("--threads", type=click.IntRange(min=1), help="Default: one per core. The result is the same.")
+def recommend(policy: str, rows: str, out: str | None, columns: str | None, **asked: Any) -> None:
+    """Recommend an action for each of ROWS by POLICY, in little memory however many they are.
 
     \b
-    Example:
+    Examples:
       ponn recommend clinic.ponn patients.csv --out advice.csv --keep patient_id
+      ponn recommend ads.ponn visitors.parquet --out banners.parquet --columns action,probability
     """
-    from pathlib import Path
+    import signal
 
-    import pyarrow as pa
+    from ponn.policy import RECOMMENDED, load
+    from ponn.scoring import write_recommendations
 
-    from ponn.files import write_csv, write_table
-    from ponn.policy import load
-    from ponn.table import read_table
-
-    loaded, source = load(policy), read_table(rows)
-    found = loaded.recommend(source.table, sample=sample, seed=seed, probabilities=probabilities)
-    missing = [name for name in keep if name not in source.table.column_names]
-    if missing:
-        raise PonnError(f"{rows} has no column {missing[0]!r} to keep.")
-    kept = source.table.select(list(keep))
-    found = pa.table([*kept.columns, *found.columns], [*kept.column_names, *found.column_names])
-    for name, counts in loaded.encoding.surprises(source.table).items():
-        told = ", ".join(f"{count} {what}" for what, count in counts.items())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is stopped clears up like an interrupted one
+    chosen = RECOMMENDED if columns is None else [name.strip() for name in columns.split(",")]
+    with scoring_progress() as progress:
+        target = out or sys.stdout.buffer
+        done = write_recommendations(load(policy), rows, target, columns=chosen, progress=progress, **asked)
+    for name, counts in done.surprises.items():
+        told = ", ".join(f"{count:,} {what}" for what, count in counts.items())
         click.echo(f"Column {name!r} holds cells unlike anything in training: {told}.", err=True)
     if out:
-        write_table(found, Path(out))
-    else:
-        write_csv(found, sys.stdout.buffer)
+        speed = f"{done.rows / done.seconds:,.0f} rows per second"
+        click.echo(f"{out}: {done.rows:,} rows in {done.seconds:.1f} s ({speed}).", err=True)
+
+
+@contextmanager
+def scoring_progress() -> Iterator[Callable[[int, int | None], None] | None]:
+    """Rows, rows per second and, where the number of rows is known, the time that is left; only on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TimeElapsedColumn, TimeRemainingColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Rows(ProgressColumn):
+        """Rows written, and how many in a second."""
+
+        def render(self, task: Task) -> Text:
+            in_all = f" of {task.total:,.0f}" if task.total else ""
+            return Text(f"{task.completed:,.0f}{in_all} rows, {task.speed or 0:,.0f} rows/s")
+
+    look = (BarColumn(20), Rows(Column(no_wrap=True)), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*look, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda rows, in_all: bar.update(task, completed=rows, total=in_all)
 
 
 @ponn.command()
@@ -293,10 +460,11 @@ def print_policy(policy: "Policy") -> None:
     out.print(table)
     made = policy.provenance
     trained = made["training"]
+    epochs = f", {trained['best_epoch']} epochs" if "best_epoch" in trained else ""
     out.print(
         Text(
             f"Method {policy.method}, {made['rows']['train']:,} training, {made['rows']['valid']:,} validation rows, "
-            f"seed {made['seed']}, {trained['best_epoch']} epochs, validation loss {trained['valid_loss']:.4g}."
+            f"seed {made['seed']}{epochs}, validation loss {trained['valid_loss']:.4g}."
         )
     )
     for note in made["notes"]:

@@ -4,7 +4,9 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +21,35 @@ JSON_BLOCK = 1 << 30  # JSON lines up to this size are parsed as one block, so t
 
 def read_path(path: Path) -> Source:
     """Read a file by its ending, or a directory of Parquet files."""
+    check_exists(path)
+    if path.is_dir():
+        with reading(path, "a directory of Parquet files"):
+            return Source(read_parquet_directory(path), str(path))
+    return READERS[format_of(path)](path)
+
+
+def check_exists(path: Path) -> None:
+    """Raise PonnError unless there is something at this path."""
     if path == Path():
         raise PonnError("The path of the log is empty: give the name of a file, or of a directory of Parquet files.")
     if not exists(path):
         near = difflib.get_close_matches(path.name, siblings(path), n=3)
         hint = f" Did you mean {listing(near)}?" if near else ""
         raise PonnError(f"There is no file {path}.{hint}")
-    if path.is_dir():
-        with reading(path, "a directory of Parquet files"):
-            return Source(read_parquet_directory(path), str(path))
+
+
+def format_of(path: Path) -> str:
+    """The ending of a file that says its format."""
     name = Path(path.name.lower())
-    reader = READERS.get(name.with_suffix("").suffix if name.suffix in COMPRESSIONS else name.suffix)
-    if reader is None:
+    ending = name.with_suffix("").suffix if name.suffix in COMPRESSIONS else name.suffix
+    if ending not in READERS:
         raise PonnError(
             f"{path} has an ending that is not known. Expected one of {', '.join(READERS)} "
             "(text files also with .gz), or a directory of Parquet files."
         )
     if not path.is_file():
         raise PonnError(f"{path} is neither a file nor a directory: copy its content into a file.")
-    return reader(path)
+    return ending
 
 
 def exists(path: Path) -> bool:
@@ -66,8 +78,29 @@ def read_parquet(path: Path) -> Source:
 
 def read_parquet_directory(path: Path) -> pa.Table:
     """All Parquet files below a directory in order of their names; `key=value` folders become columns."""
-    import pyarrow.dataset as ds
     import pyarrow.parquet as pq
+
+    parts = parquet_parts(path)
+    return pa.concat_tables(part.complete(pq.ParquetFile(part.file, memory_map=True).read()) for part in parts)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One Parquet file of a directory, and the columns that its folders stand for."""
+
+    file: Path
+    folders: dict[str, pa.Scalar]
+
+    def complete(self, table: pa.Table) -> pa.Table:
+        """A table of this file with the columns of its folders."""
+        for name, value in self.folders.items():
+            table = table.append_column(name, pa.repeat(value, len(table)))
+        return table
+
+
+def parquet_parts(path: Path) -> list[Part]:
+    """The Parquet files below a directory in order of their names, if their columns agree."""
+    import pyarrow.dataset as ds
 
     found = (file for file in path.rglob("*.parquet") if file.is_file())
     files = sorted(file for file in found if not hidden(file.relative_to(path)))
@@ -79,10 +112,16 @@ def read_parquet_directory(path: Path) -> pa.Table:
     hive = ds.partitioning(flavor="hive")
     names = [str(file) for file in files]
     dataset = ds.dataset(names, format="parquet", partitioning=hive, partition_base_dir=str(path), schema=None)
-    partition_columns = [name for name in dataset.schema.names if name not in first.names]
-    if not partition_columns:
-        return pa.concat_tables(pq.ParquetFile(file, memory_map=True).read() for file in files)
-    return dataset.to_table()
+    types = {field.name: field.type for field in dataset.schema if field.name not in first.names}
+    return [Part(file, folders_of(one, types)) for file, one in zip(files, dataset.get_fragments(), strict=True)]
+
+
+def folders_of(fragment: Any, types: dict[str, pa.DataType]) -> dict[str, pa.Scalar]:
+    """The value of every column that stands in folders' names; missing where a file is in no such folder."""
+    import pyarrow.dataset as ds
+
+    values = ds.get_partition_keys(fragment.partition_expression)
+    return {name: pa.scalar(values.get(name), type) for name, type in types.items()}
 
 
 def hidden(path: Path) -> bool:
@@ -123,40 +162,49 @@ def compare_schemas(first: Path, expected: pa.Schema, path: Path, seen: pa.Schem
 def read_arrow(path: Path) -> Source:
     """A Feather or Arrow IPC file, in file or stream format."""
     with reading(path, "Feather/Arrow"):
-        memory = pa.memory_map(str(path))
-        try:
-            return Source(pa.ipc.open_file(memory).read_all(), str(path))
-        except pa.ArrowInvalid:
-            memory.seek(0)
-            return Source(pa.ipc.open_stream(memory).read_all(), str(path))
+        return Source(open_arrow(pa.memory_map(str(path))).read_all(), str(path))
+
+
+def open_arrow(file: pa.NativeFile) -> Any:
+    """A reader of Arrow IPC, in file or stream format."""
+    try:
+        return pa.ipc.open_file(file)
+    except pa.ArrowInvalid:
+        file.seek(0)
+        return pa.ipc.open_stream(file)
 
 
 def read_json_lines(path: Path) -> Source:
     """One JSON object per line."""
+    with reading(path, JSON_LINES):
+        return Source(parse_json_lines(path, text_buffer(path)), str(path))
+
+
+def parse_json_lines(path: Path, data: pa.Buffer, before: int = 0) -> pa.Table:
+    """Rows of a JSON lines file, `before` of which came earlier; types come from all these rows."""
     import pyarrow.json as paj
 
-    with reading(path, "JSON lines (one object per line)"):
-        data = text_buffer(path)
+    try:
         options = paj.ReadOptions(block_size=min(data.size + 1, JSON_BLOCK))
-        try:
-            return Source(paj.read_json(pa.BufferReader(data), read_options=options), str(path))
-        except pa.ArrowInvalid as error:
-            raise PonnError(wrong_json(path, one_line(error))) from error
+        return paj.read_json(pa.BufferReader(data), read_options=options)
+    except pa.ArrowInvalid as error:
+        raise PonnError(wrong_json(path, one_line(error), before)) from error
 
 
+JSON_LINES = "JSON lines (one object per line)"
 JSON_TYPES = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+) in row (\d+)")
 JSON_ROW = re.compile(r" in row (\d+)$")
 
 
-def wrong_json(path: Path, reason: str) -> str:
-    """What is wrong with a JSON lines file; Arrow counts rows from 0."""
+def wrong_json(path: Path, reason: str, before: int) -> str:
+    """What is wrong with a JSON lines file; Arrow counts rows from 0, after those that were read before."""
     if types := JSON_TYPES.search(reason):
-        column, before, after, row = types[1], types[2], types[3], int(types[4]) + 1
+        column, first, then, row = types[1], types[2], types[3], before + int(types[4]) + 1
         if not column:
-            return f"{path}: row {row} is a JSON {after}; expected JSON lines, one object {{...}} per line."
-        return f"{path}: column {column!r} holds a {before} and, in row {row}, a {after}. Give it one type everywhere."
+            return f"{path}: row {row} is a JSON {then}; expected JSON lines, one object {{...}} per line."
+        return f"{path}: column {column!r} holds a {first} and, in row {row}, a {then}. Give it one type everywhere."
     where = JSON_ROW.search(reason)
-    told = JSON_ROW.sub("", reason).removesuffix(".") + (f" in row {int(where[1]) + 1}" if where else "")
+    told = JSON_ROW.sub("", reason).removesuffix(".") + (f" in row {before + int(where[1]) + 1}" if where else "")
     return f"{path} could not be read as JSON lines: {told}. Expected one complete JSON object per line."
 
 
@@ -172,9 +220,18 @@ READERS: dict[str, Callable[[Path], Source]] = {
 
 # Writing -------------------------------------------------------------------------------------------------
 
+Write = Callable[[pa.Table], None]
+
 
 def write_table(table: pa.Table, path: Path) -> None:
     """Write a table in the format of the path's ending, under a temporary name that is renamed at the end."""
+    with writing(path, table.schema) as write:
+        write(table)
+
+
+@contextmanager
+def writing(path: Path, schema: pa.Schema) -> Iterator[Write]:
+    """A function that appends tables to a file in the format of its ending; the file appears complete or never."""
     name = path.name.lower()
     writer = WRITERS.get(Path(name.removesuffix(".gz")).suffix)
     if writer is None:
@@ -183,52 +240,70 @@ def write_table(table: pa.Table, path: Path) -> None:
         raise PonnError(f"There is no folder {path.parent} to write {path.name} into.")
     temporary = path.with_name(f".{os.getpid()}.{path.name}")
     try:
-        with pa.output_stream(str(temporary), compression="gzip" if name.endswith(".gz") else None) as sink:
-            writer(table, sink)
+        with (
+            pa.output_stream(str(temporary), compression="gzip" if name.endswith(".gz") else None) as sink,
+            writer(sink, schema) as write,
+        ):
+            yield write
         temporary.replace(path)
-    except OSError as error:
-        raise PonnError(f"{path} could not be written: {error}.") from error
+    except (OSError, pa.ArrowException) as error:
+        raise PonnError(f"{path} could not be written: {one_line(error)}.") from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_csv(table: pa.Table, sink: Any, delimiter: str = ",") -> None:
+@contextmanager
+def csv_writer(sink: Any, schema: pa.Schema, delimiter: str = ",") -> Iterator[Write]:
     """Delimited text with a header."""
     import pyarrow.csv as pacsv
 
-    pacsv.write_csv(table, sink, pacsv.WriteOptions(delimiter=delimiter))
+    with pacsv.CSVWriter(sink, schema, write_options=pacsv.WriteOptions(delimiter=delimiter)) as writer:
+        yield writer.write_table
 
 
-def write_tsv(table: pa.Table, sink: Any) -> None:
+def tsv_writer(sink: Any, schema: pa.Schema) -> AbstractContextManager[Write]:
     """Tab separated text."""
-    write_csv(table, sink, "\t")
+    return csv_writer(sink, schema, "\t")
 
 
-def write_parquet(table: pa.Table, sink: Any) -> None:
-    """Parquet."""
+@contextmanager
+def parquet_writer(sink: Any, schema: pa.Schema) -> Iterator[Write]:
+    """Parquet; tables are gathered into row groups of a usual size."""
     import pyarrow.parquet as pq
 
-    pq.write_table(table, sink, compression="zstd")
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+
+        def write(table: pa.Table) -> None:
+            for batch in table.to_batches():
+                writer.write_batch(batch)
+
+        yield write
 
 
-def write_arrow(table: pa.Table, sink: Any) -> None:
+@contextmanager
+def arrow_writer(sink: Any, schema: pa.Schema) -> Iterator[Write]:
     """Arrow IPC file, which is also what Feather is."""
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
+    with pa.ipc.new_file(sink, schema) as writer:
+        yield writer.write_table
 
 
-def write_json_lines(table: pa.Table, sink: Any) -> None:
+@contextmanager
+def json_lines_writer(sink: Any, _schema: pa.Schema) -> Iterator[Write]:
     """One JSON object per row."""
-    for batch in table.to_batches():
-        for row in batch.to_pylist():
-            sink.write(json.dumps(row, default=str).encode() + b"\n")
+
+    def write(table: pa.Table) -> None:
+        for batch in table.to_batches():
+            for row in batch.to_pylist():
+                sink.write(json.dumps(row, default=str).encode() + b"\n")
+
+    yield write
 
 
-WRITERS: dict[str, Callable[[pa.Table, Any], None]] = {
-    ".csv": write_csv,
-    ".tsv": write_tsv,
-    ".parquet": write_parquet,
-    ".feather": write_arrow,
-    ".arrow": write_arrow,
-    ".jsonl": write_json_lines,
+WRITERS: dict[str, Callable[[Any, pa.Schema], AbstractContextManager[Write]]] = {
+    ".csv": csv_writer,
+    ".tsv": tsv_writer,
+    ".parquet": parquet_writer,
+    ".feather": arrow_writer,
+    ".arrow": arrow_writer,
+    ".jsonl": json_lines_writer,
 }

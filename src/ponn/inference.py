@@ -20,16 +20,18 @@ import numpy as np
 
 from ponn.errors import PonnError
 
-BLOCK_ROWS = 256  # rows scored at a time: with k * h_1 = 1,000 a layer takes 1 MB and stays in the cache
+# Rows scored at a time, counted from the first row: with k * h_1 = 1,000 a layer takes 1 MB and stays in the cache.
+# The last bits of a product depend on the rows it is made with; whoever cuts rows at multiples of this gets the same.
+BLOCK_ROWS = 256
 
 
 def sigmoid(z: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-z)) in place, by tanh, which cannot overflow."""
-    z *= 0.5
-    np.tanh(z, out=z)
-    z *= 0.5
-    z += 0.5
-    return z
+    """1 / (1 + exp(-z)) in place; half the time of tanh. Where exp(-z) is beyond the largest number, 0 is right."""
+    np.negative(z, out=z)
+    with np.errstate(over="ignore"):
+        np.exp(z, out=z)
+    z += 1
+    return np.reciprocal(z, out=z)
 
 
 def relu(z: np.ndarray) -> np.ndarray:
@@ -47,7 +49,10 @@ ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {"sigmoid": sigm
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the network looks like: k actions, D design columns, units per policy layer (none: a linear policy)."""
+    """What the network looks like: k actions, D design columns, units per policy layer (none: a linear policy).
+
+    A policy has k >= 2; k = 1 is a reward network, whose only score is a log-odds.
+    """
 
     k: int
     D: int
@@ -55,8 +60,8 @@ class Architecture:
     activation: str = "sigmoid"
 
     def __post_init__(self) -> None:
-        if self.k < 2 or self.D < 1:
-            raise PonnError(f"The network has {self.k} actions and {self.D} columns; expected at least 2 and 1.")
+        if self.k < 1 or self.D < 1:
+            raise PonnError(f"The network has {self.k} actions and {self.D} columns; expected at least 1 of each.")
         if any(units < 1 for units in self.hidden):
             raise PonnError(f"The policy layers have {self.hidden} units; expected at least 1 in each.")
         if self.activation not in ACTIVATIONS:
@@ -85,26 +90,36 @@ def scores(weights: Mapping[str, np.ndarray], X: np.ndarray, architecture: Archi
     check_shapes(weights, X, architecture)
     X = np.asarray(X, np.float32)
     out = np.empty((len(X), architecture.k), np.float32)
+    layers = empty_layers(architecture, min(len(X), BLOCK_ROWS))
     for start in range(0, len(X), BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
-        out[block] = block_scores(weights, X[block], architecture)
+        out[block] = block_scores(weights, X[block], architecture, layers)
     return out  # [n, k]
 
 
-def block_scores(weights: Mapping[str, np.ndarray], X: np.ndarray, architecture: Architecture) -> np.ndarray:
+def empty_layers(architecture: Architecture, rows: int) -> list[np.ndarray]:
+    """Room for the units of each policy layer, used by one block after the other: [rows * k, h_l] each."""
+    units = architecture.hidden or (architecture.first,)
+    return [np.empty((rows * architecture.k, h), np.float32) for h in units]
+
+
+def block_scores(
+    weights: Mapping[str, np.ndarray], X: np.ndarray, architecture: Architecture, layers: list[np.ndarray]
+) -> np.ndarray:
     """Scores of a few rows; phi(x, a) is never made: W1 phi(x, a) is the a-th block of X @ W1."""
-    H = X @ weights["W1"]  # [n, k * h_1]
+    n, k = len(X), architecture.k
+    H = layers[0][: n * k]  # [n * k, h_1]
+    np.matmul(X, weights["W1"], out=H.reshape(n, -1))
     if not architecture.hidden:
-        return H + weights["c"]  # [n, k]
+        return H.reshape(n, k) + weights["c"]  # [n, k]
     rho = ACTIVATIONS[architecture.activation]
-    H = H.reshape(-1, architecture.first)  # [n * k, h_1]
     H += weights["b1"]
     H = rho(H)
-    for layer in range(2, len(architecture.hidden) + 1):
-        H = H @ weights[f"W{layer}"]  # [n * k, h_l]
+    for layer, room in enumerate(layers[1:], start=2):
+        H = np.matmul(H, weights[f"W{layer}"], out=room[: n * k])  # [n * k, h_l]
         H += weights[f"b{layer}"]
         H = rho(H)
-    return np.asarray((H @ weights["w"]).reshape(-1, architecture.k) + weights["c"])  # [n, k]
+    return np.asarray((H @ weights["w"]).reshape(n, k) + weights["c"])  # [n, k]
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -115,8 +130,12 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 def draw_actions(h: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A_j ~ h(. | X_j), as action numbers."""
-    u = rng.random((len(h), 1))
-    return np.minimum((u > np.cumsum(h, axis=1)).sum(axis=1), h.shape[1] - 1)
+    return actions_at(h, rng.random(len(h)))
+
+
+def actions_at(h: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """The actions whose share of [0, 1), laid side by side, holds u_j: draws from h where u is uniform."""
+    return np.minimum((u[:, None] > np.cumsum(h, axis=1)).sum(axis=1), h.shape[1] - 1)
 
 
 def check_shapes(weights: Mapping[str, np.ndarray], X: np.ndarray, architecture: Architecture) -> None:

@@ -1,8 +1,8 @@
 """Algorithm 1: a log becomes a policy. Step A, Step B, Step C, in this order, and the choice of lambda1 to lambda3."""
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from itertools import product
 from typing import Any
@@ -10,33 +10,16 @@ from typing import Any
 import numpy as np
 
 from ponn.encode import Encoding
+from ponn.learners import LEARNERS, Fitted, Prepared, Progress
 from ponn.log import Log
 from ponn.policy import PairLine, Policy
 from ponn.propensity import Propensities, propensities
 from ponn.relevance import Relevance, relevance
-from ponn.settings import DEFAULT_METHOD, METHODS, Settings, settings_of
-from ponn.train import Candidate, Problem, Rows, Trained, train, train_many
+from ponn.settings import LAMBDA1, Settings, method_named, settings_of
+from ponn.train import Candidate, Problem, Rows
 
+Grid = Mapping[str, tuple[Any, ...]]
 VALID_SHARE = 0.3  # of the rows given to `learn`, as in section 7.2.1
-# Where lambda1..3 are looked for: the paper's ranges for l2 (lambda1 in [0.005, 0.1], lambda2 in [0, 0.01], lambda3 in
-# [0.0001, 0.1]); with l1 the useful lambda1 is near 0.5 to 1.
-LAMBDA1 = {"l2": (0.005, 0.02, 0.05, 0.1), "l1": (0.2, 0.4, 0.7, 1.0)}
-LAMBDA2 = (0.0, 0.01)
-LAMBDA3 = (1e-4, 1e-3, 1e-2)
-
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """What all candidates share: one encoding, one pass of Step A, one of Step B."""
-
-    train: Log
-    valid: Log
-    encoding: Encoding
-    step_a: Propensities  # of the training rows
-    step_b: Relevance | None
-    problem: Problem
 
 
 def learn(
@@ -52,32 +35,42 @@ def learn(
     """Learn a policy from a log by a named method (`ponn.METHODS`); every field of `ponn.Settings` is a keyword.
 
     30 % of the rows (by time or group where the log has such a column) are kept to stop training and, with tune=True,
-    to choose lambda1, lambda2 and lambda3 by the validation criterion, as in the paper. Nothing is refitted.
+    to choose among the method's grid (lambda1 to lambda3 and the like) by the validation criterion, as in the paper.
+    Settings given are not tuned. Nothing is refitted.
     """
     started = time.perf_counter()
-    name = method or DEFAULT_METHOD
+    name, row = method_named(method)
     chosen = settings_of(name, **settings)
+    grid = {field: values for field, values in row.grid.items() if tune and field not in settings}
     say = progress or (lambda message: None)
     say("Steps A and B: propensities and relevance")
     prepared = prepare(log, chosen, seed)
-    options = candidates(prepared, chosen, METHODS[name]["penalty"], seed) if tune else [one(prepared, chosen, seed)]
-    say(f"Step C: training {len(options)} network{'s' if len(options) > 1 else ''}")
-    best, trained = train_best(prepared.problem, options, workers, say)
-    return assemble(prepared, name, best, trained, len(options), time.perf_counter() - started)
+    options = candidates(prepared, chosen, grid, seed)
+    say(f"Step C: training {len(options)} candidate{'s' if len(options) > 1 else ''}")
+    fitted = LEARNERS[row.learner](prepared, options, workers, say)
+    best = int(np.argmin([one.valid_loss for one in fitted]))
+    made = assemble(prepared, name, options[best], fitted[best], len(options), time.perf_counter() - started)
+    source = {"digest": log.digest, "rows": len(log)}
+    return replace(made, provenance={**made.provenance, "source": source})
 
 
 def prepare(log: Log, settings: Settings, seed: int) -> Prepared:
-    """Split, encode, Step A on the rows of each part, Step B on the training rows."""
-    part, valid = log.split(1 - VALID_SHARE, seed)
+    """Split, encode, Step A on all rows, Step B on the training rows.
+
+    Step A sees no rewards, so nothing leaks when training and validation rows share one propensity model; fitted on
+    the validation rows alone it follows them too closely and a few of its weights would decide which candidate wins.
+    """
+    first, rest = log.split_rows(1 - VALID_SHARE, seed)
+    part, valid = log.take(first), log.take(rest)
     encoding = Encoding.fit(part, settings)
-    step_a, step_a_valid = (propensities(rows, encoding, settings) for rows in (part, valid))
-    step_b = relevance(part, encoding, step_a, settings) if settings.relevance else None
+    step_a = propensities(log, encoding, settings)
+    step_b = relevance(part, encoding, step_a.take(first), settings) if settings.relevance else None
     train_rows, valid_rows = (
-        rows_of(rows, encoding, found, settings.m is not None)
-        for rows, found in ((part, step_a), (valid, step_a_valid))
+        rows_of(one, encoding, step_a.take(rows), settings.m is not None)
+        for one, rows in ((part, first), (valid, rest))
     )
     problem = Problem(train_rows, valid_rows, len(log.actions))
-    return Prepared(part, valid, encoding, step_a, step_b, problem)
+    return Prepared(part, valid, encoding, step_a.take(first), step_b, problem)
 
 
 def rows_of(log: Log, encoding: Encoding, step_a: Propensities, truncate: bool) -> Rows:
@@ -95,43 +88,32 @@ def masks_of(prepared: Prepared, lambda1: float, lambda2: float) -> np.ndarray:
     return prepared.step_b.with_thresholds(lambda1, lambda2).selected[:, prepared.encoding.owner]
 
 
-def one(prepared: Prepared, settings: Settings, seed: int) -> Candidate:
-    """The network with these very settings."""
-    return Candidate(masks_of(prepared, settings.lambda1, settings.lambda2), settings, seed)
+def candidates(prepared: Prepared, settings: Settings, grid: Grid, seed: int) -> list[Candidate]:
+    """One candidate per point of the grid; points with equal masks that differ in thresholds alone are one.
 
-
-def candidates(prepared: Prepared, settings: Settings, penalty: str, seed: int) -> list[Candidate]:
-    """The grid of lambda1, lambda2, lambda3; points with equal masks and penalty are one candidate."""
-    by_threshold = prepared.step_b is not None and settings.select == "threshold"
-    thresholds = product(LAMBDA1[settings.loss], LAMBDA2) if by_threshold else [(settings.lambda1, settings.lambda2)]
-    found: dict[tuple[bytes, float], Candidate] = {}
-    for (lambda1, lambda2), lambda3 in product(thresholds, LAMBDA3):
-        change: dict[str, Any] = {"lambda1": lambda1, "lambda2": lambda2, penalty: lambda3}
-        tried = replace(settings, **change)
-        candidate = one(prepared, tried, seed)
-        found.setdefault((candidate.masks.tobytes(), lambda3), candidate)
+    An empty grid is the settings themselves. lambda1's range depends on the loss.
+    """
+    if "lambda1" in grid:
+        by_threshold = prepared.step_b is not None and settings.select == "threshold"
+        grid = {**grid, "lambda1": LAMBDA1[settings.loss] if by_threshold else (settings.lambda1,)}
+    if settings.criterion == "ips" and settings.clip is None:
+        settings = replace(settings, clip=usual_clip(prepared.problem.train.w))
+    found: dict[tuple[Any, ...], Candidate] = {}
+    for point in product(*grid.values()):
+        tried = replace(settings, **dict(zip(grid, point, strict=True)))
+        masks = masks_of(prepared, tried.lambda1, tried.lambda2)
+        key = (masks.tobytes(), replace(tried, lambda1=0.0, lambda2=0.0))
+        found.setdefault(key, Candidate(masks, tried, seed))
     return list(found.values())
 
 
-def train_best(
-    problem: Problem, options: list[Candidate], workers: int | None, say: Progress
-) -> tuple[Candidate, Trained]:
-    """Train all candidates; the one with the lowest validation criterion."""
-    if len(options) == 1:
-        return options[0], train(problem, options[0])
-    quick = [replace(option, settings=replace(option.settings, watched=0)) for option in options]
-
-    def tell(done: int, total: int, newest: Trained) -> None:
-        say(f"Step C: {done} of {total} networks trained, validation loss {newest.valid_loss:.4g}")
-
-    results = train_many(problem, quick, workers=workers, progress=tell)
-    best = int(np.argmin([result.valid_loss for result in results]))
-    return options[best], results[best]
+def usual_clip(w: np.ndarray) -> float:
+    """M as Swaminathan and Joachims (2015) set it: the ratio of the 90th to the 10th percentile of the propensities."""
+    low, high = np.quantile(1 / w, (0.1, 0.9))
+    return float(high / low)
 
 
-def assemble(
-    prepared: Prepared, method: str, chosen: Candidate, trained: Trained, tried: int, seconds: float
-) -> Policy:
+def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted, tried: int, seconds: float) -> Policy:
     """The policy with everything needed to explain it."""
     step_b, settings = prepared.step_b, chosen.settings
     if step_b is not None:
@@ -145,22 +127,15 @@ def assemble(
         "propensities": {"model": prepared.step_a.model, "known": float(prepared.step_a.known.mean())},
         "seed": chosen.seed,
         "candidates": tried,
-        "training": {
-            "epochs": trained.epochs,
-            "best_epoch": trained.best_epoch,
-            "valid_loss": trained.valid_loss,
-            "retries": trained.retries,
-            "mean_ratio": None if trained.ratio is None else float(trained.ratio.total),
-        },
-        "notes": [*prepared.train.notes, *prepared.encoding.notes, *prepared.step_a.notes, *trained.notes],
+        "training": {"valid_loss": fitted.valid_loss, **fitted.details},
+        "notes": [*prepared.train.notes, *prepared.encoding.notes, *prepared.step_a.notes, *fitted.notes],
         "versions": {"ponn": version("ponn"), "numpy": np.__version__},
         "seconds": round(seconds, 3),
     }
     return Policy(
         actions=prepared.train.actions,
         encoding=prepared.encoding,
-        architecture=trained.architecture,
-        weights=trained.weights,
+        model=fitted.model,
         selected=selected,
         relevance=() if step_b is None else tuple(pair_lines(step_b)),
         method=method,

@@ -7,8 +7,10 @@ p0       the probability with which A was taken, NaN where not known      [n] or
 """
 
 import difflib
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -108,10 +110,25 @@ class Log:
                 weight=None if self.weight is None else self.weight[part],
             )
 
-    def split(self, share: float = 0.7, seed: int = 0) -> tuple["Log", "Log"]:
-        """Two logs, the first with about `share` of the rows.
+    @cached_property
+    def digest(self) -> str:
+        """A fingerprint of the rows: features, actions and rewards, in order."""
+        found = hashlib.blake2b(digest_size=16)
+        names = [*self.features, self.columns.action, self.columns.reward]
+        for column in self.table.select(names).columns:
+            found.update(str(column.type).encode())
+            found.update(cell_bytes(column.combine_chunks()))
+        return found.hexdigest()
 
-        With a time column the first log has the earlier rows, otherwise rows are drawn at random. With a group
+    def split(self, share: float = 0.7, seed: int = 0) -> tuple["Log", "Log"]:
+        """Two logs, the first with about `share` of the rows; see `split_rows`."""
+        first, rest = self.split_rows(share, seed)
+        return self.take(first), self.take(rest)
+
+    def split_rows(self, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Row numbers of two parts, the first with about `share` of the rows.
+
+        With a time column the first part has the earlier rows, otherwise rows are drawn at random. With a group
         column no group is in both; a group's time is that of its last row.
         """
         if not isinstance(share, int | float | np.number) or not 0 < share < 1:
@@ -126,7 +143,7 @@ class Log:
                 f"{'pieces' if pieces > 1 else 'piece'} that must stay together. Choose another share, or a finer "
                 "group or time column."
             )
-        return self.take(np.flatnonzero(first)), self.take(np.flatnonzero(~first))
+        return np.flatnonzero(first), np.flatnonzero(~first)
 
     def group_numbers(self) -> np.ndarray:
         """Rows of one group share a number."""
@@ -140,6 +157,13 @@ class Log:
         last = np.zeros(units.max() + 1, rank.dtype)
         np.maximum.at(last, units, rank)
         return last
+
+
+def cell_bytes(column: pa.Array) -> bytes:
+    """The cells of a column as bytes."""
+    if pa.types.is_primitive(column.type):
+        return np.asarray(column.to_numpy(zero_copy_only=False)).tobytes()
+    return "\x1f".join("\x00" if cell is None else str(cell) for cell in column.to_pylist()).encode()
 
 
 def shuffled(units: np.ndarray, seed: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The policy: encoding, network, relevant sets and where they come from. numpy alone; no training stack, no pickle.
+"""The policy: encoding, model, relevant sets and where they come from. numpy alone; no training stack, no pickle.
 
     symbol   meaning                          shape
     h        h(a | x), the stochastic policy  [n, k]
@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ import pyarrow as pa
 
 from ponn.encode import CategoryFeature, Encoding, Feature, NumberFeature
 from ponn.errors import PonnError, listing, one_line
-from ponn.inference import Architecture, draw_actions, scores, softmax
+from ponn.inference import actions_at, draw_actions
+from ponn.models import Model, build_model
 
 FORMAT = 1
+RECOMMENDED = ("action", "probability", "runner_up", "expected_reward", "supported")  # columns of `recommend`
 JSON_NAME, WEIGHTS_NAME = "policy.json", "weights.safetensors"
 LARGEST = 1 << 30  # bytes a part of a policy file may have unpacked
 
@@ -46,20 +48,20 @@ class Policy:
 
     actions: tuple[Any, ...]
     encoding: Encoding
-    architecture: Architecture
-    weights: Mapping[str, np.ndarray]
+    model: Model
     selected: np.ndarray  # f_a: [k, d] bool
     relevance: tuple[PairLine, ...]  # empty where Step B was left out
     method: str
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]  # rows, seed, training, versions
+    evaluation: Mapping[str, Any] | None = None  # what it was worth on rows kept aside, where it was valued
 
     def __repr__(self) -> str:
         return f"Policy({self.method}, {len(self.actions)} actions, {len(self.encoding.features)} features)"
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """h(a | x) for every row, columns in the order of `actions`."""
-        return softmax(scores(self.weights, self.encoding.design(X), self.architecture))  # [n, k]
+        return self.model.probabilities(self.encoding.design(X))  # [n, k]
 
     def predict(self, X: Any) -> np.ndarray:
         """The recommended action per row: arg max_a h(a | x), as in Algorithm 2."""
@@ -69,27 +71,53 @@ class Policy:
         """An action drawn from h(. | x) per row, as in section 5."""
         return np.array(self.actions)[draw_actions(self.predict_proba(X), np.random.default_rng(seed))]
 
-    def recommend(self, X: Any, *, sample: bool = False, seed: int = 0, probabilities: bool = False) -> pa.Table:
-        """One row per row of X: action, probability, runner_up, expected_reward, supported (the last two not yet).
+    def recommend(
+        self,
+        X: Any,
+        *,
+        sample: bool = False,
+        seed: int = 0,
+        probabilities: bool = False,
+        columns: Sequence[str] = RECOMMENDED,
+    ) -> pa.Table:
+        """One row per row of X: action, probability, runner_up, expected_reward, supported (the last one not yet).
 
         sample: actions are drawn from h instead of the most probable. probabilities: h as columns p_<action>.
+        columns: only these of the five.
         """
-        h = self.predict_proba(X)
+        design = self.encoding.design(X)
+        u = np.random.default_rng(seed).random(len(design)) if sample else None
+        return self.recommendations(design, u, columns, probabilities)
+
+    def recommendations(
+        self, X: np.ndarray, u: np.ndarray | None, columns: Sequence[str] = RECOMMENDED, probabilities: bool = False
+    ) -> pa.Table:
+        """`recommend` for rows in design columns; u: the uniform numbers that decide the draws, None for arg max h."""
+        check_columns(columns)
+        h = self.model.probabilities(X)  # [n, k]
         n = np.arange(len(h))
-        first = draw_actions(h, np.random.default_rng(seed)) if sample else h.argmax(axis=1)
-        rest = h.copy()
-        rest[n, first] = -1
-        labels, nothing = pa.array(self.actions), pa.nulls(len(h))
-        columns = {
-            "action": labels.take(pa.array(first)),
-            "probability": h[n, first],
-            "runner_up": labels.take(pa.array(rest.argmax(axis=1))),
-            "expected_reward": nothing.cast(pa.float64()),
-            "supported": nothing.cast(pa.bool_()),
+        first = h.argmax(axis=1) if u is None else actions_at(h, u)
+        labels = pa.array(self.actions)
+        makers: dict[str, Callable[[], Any]] = {
+            "action": lambda: labels.take(pa.array(first)),
+            "probability": lambda: h[n, first],
+            "runner_up": lambda: labels.take(pa.array(runner_up(h, first))),
+            "expected_reward": lambda: self.expected_reward(X, first),
+            "supported": lambda: pa.nulls(len(h), pa.bool_()),
         }
+        made = {name: makers[name]() for name in columns}
         if probabilities:
-            columns |= {f"p_{action}": h[:, a] for a, action in enumerate(self.actions)}
-        return pa.table(columns)
+            made |= {f"p_{action}": h[:, a] for a, action in enumerate(self.actions)}
+        return pa.table(made)
+
+    def expected_reward(self, X: np.ndarray, A: np.ndarray) -> Any:
+        """r_hat(A_j, x_j) in the user's unit; null where the model promises no rewards."""
+        r = self.model.rewards(X)  # [n, k]
+        if r is None:
+            return pa.nulls(len(X), pa.float64())
+        low, high = self.provenance["reward"]["range"]
+        chosen = r[np.arange(len(X)), A].astype(float)
+        return high - chosen * (high - low) if self.provenance["reward"]["minimize"] else low + chosen * (high - low)
 
     def sets(self) -> dict[Any, tuple[str, ...]]:
         """The features that each action looks at, by name."""
@@ -98,15 +126,32 @@ class Policy:
 
     @property
     def digest(self) -> str:
-        """A fingerprint of the weights: equal digests, equal policies on equal encodings."""
+        """A fingerprint of the model's arrays: equal digests, equal policies on equal encodings."""
         found = hashlib.sha256()
-        for name in sorted(self.weights):
-            found.update(name.encode() + np.ascontiguousarray(self.weights[name]).tobytes())
+        for name, array in sorted(self.model.arrays.items()):
+            found.update(name.encode() + np.ascontiguousarray(array).tobytes())
         return found.hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy file under a temporary name, then rename it."""
         write_policy(self, Path(path))
+
+
+def runner_up(h: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """The most probable action but for the first: [n]."""
+    rest = h.copy()
+    rest[np.arange(len(h)), first] = -1
+    return rest.argmax(axis=1)
+
+
+def check_columns(columns: Sequence[str]) -> None:
+    """Only columns that a recommendation has, each once."""
+    wrong = [name for name in columns if name not in RECOMMENDED or list(columns).count(name) > 1]
+    if wrong or not columns:
+        raise PonnError(
+            f"The columns asked for are {listing(columns) or 'none'}; expected some of {', '.join(RECOMMENDED)}, "
+            "each once."
+        )
 
 
 # The policy file -----------------------------------------------------------------------------------------
@@ -119,7 +164,7 @@ def write_policy(policy: Policy, path: Path) -> None:
     temporary = path.with_name(f".{os.getpid()}.{path.name}")
     parts = {
         JSON_NAME: json.dumps(as_json(policy), indent=1, allow_nan=False).encode(),
-        WEIGHTS_NAME: save({name: np.ascontiguousarray(array) for name, array in policy.weights.items()}),
+        WEIGHTS_NAME: save({name: np.ascontiguousarray(array) for name, array in policy.model.arrays.items()}),
     }
     try:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -143,10 +188,11 @@ def as_json(policy: Policy) -> dict[str, Any]:
             "rows": policy.encoding.rows,
             "features": [{"type": type(one).__name__, **asdict(one)} for one in policy.encoding.features],
         },
-        "architecture": asdict(policy.architecture),
+        "model": {"kind": policy.model.kind, **policy.model.description},
         "selected": policy.selected.tolist(),
         "relevance": [asdict(one) for one in policy.relevance],
         "provenance": dict(policy.provenance),
+        "evaluation": policy.evaluation,
     }
 
 
@@ -193,20 +239,17 @@ def check_format(path: Path, found: Any) -> None:
 
 def build(found: dict[str, Any], weights: dict[str, np.ndarray]) -> Policy:
     """A policy from its parts, which must fit together."""
-    shape = found["architecture"]
-    architecture = Architecture(shape["k"], shape["D"], tuple(shape["hidden"]), shape["activation"])
+    description = dict(found["model"])
+    model = build_model(description.pop("kind"), description, weights)
     encoding = Encoding(tuple(map(build_feature, found["encoding"]["features"])), found["encoding"]["rows"])
     actions = tuple(found["actions"])
     selected = np.array(found["selected"], bool)
-    shapes = {name: array.shape for name, array in weights.items()}
-    fits = shapes == architecture.shapes and len(encoding.owner) == architecture.D and len(actions) == architecture.k
+    fits = len(encoding.owner) == model.D and len(actions) == model.k >= 2
     if not fits or selected.shape != (len(actions), len(encoding.features)):
         raise PonnError("The parts of the policy file do not fit together; it is damaged.")
-    if any(array.dtype != np.float32 or not np.isfinite(array).all() for array in weights.values()):
-        raise PonnError("The policy file holds weights that are not finite numbers; it is damaged.")
     relevance = tuple(PairLine(**one) for one in found["relevance"])
-    rest = (found["method"], found["settings"], found["provenance"])
-    return Policy(actions, encoding, architecture, weights, selected, relevance, *rest)
+    rest = (found["method"], found["settings"], found["provenance"], found.get("evaluation"))
+    return Policy(actions, encoding, model, selected, relevance, *rest)
 
 
 def build_feature(found: dict[str, Any]) -> Feature:

@@ -8,7 +8,7 @@ m        truncation: weights are min(1/p, m)
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,10 @@ class Propensities:
         """Rows whose weight was cut at m."""
         return np.asarray(1 / self.p > self.m)  # [n] bool
 
+    def take(self, rows: np.ndarray) -> "Propensities":
+        """Those of some rows."""
+        return replace(self, p=self.p[rows], P=None if self.P is None else self.P[rows], known=self.known[rows])
+
     def U(self, log: Log) -> np.ndarray:
         """U_j(A_j) = min(1/p_j, m) R_j."""
         return np.asarray(self.weights * log.R)  # [n]
@@ -70,10 +74,16 @@ def propensities(
     if log.p0 is not None and known.all():
         return Propensities(log.p0, None, known, settings.m or np.inf, "known", 1, ())
     size = len(log.actions) * len(encoding.owner)
+    X = encoding.design(log).astype(float)  # single precision stops the solver at 1e-5
+    chosen: list[str] = []
+    if classifier is None and settings.propensity == "logistic" and settings.propensity_penalty is None:
+        penalty = likeliest_penalty(X, log, settings, size, seed)
+        settings = replace(settings, propensity_penalty=penalty)
+        chosen = [f"The penalty {penalty:g} of the propensity model was chosen by cross-validation."]
     model = classifier if classifier is not None else make_classifier(settings, size)
     name = settings.propensity if classifier is None else type(classifier).__name__
-    X = encoding.design(log).astype(float)  # single precision stops the solver at 1e-5
     P, notes = predict_folds(model, X, log, folds, seed)
+    notes += chosen
     p = P[np.arange(len(log)), log.A]
     if log.p0 is not None:
         p = np.where(known, log.p0, p)
@@ -90,6 +100,21 @@ def ionides_truncation(n: int) -> float:
     return float(np.sqrt(n))
 
 
+PENALTIES = (1.0, 10.0, 100.0)
+PENALTY_FOLDS = 3
+
+
+def likeliest_penalty(X: np.ndarray, log: Log, settings: Settings, size: int, seed: int) -> float:
+    """The penalty under which rows of other folds are most probable."""
+
+    def likelihood(penalty: float) -> float:
+        model = make_classifier(replace(settings, propensity_penalty=penalty), size)
+        P, _ = predict_folds(model, X, log, PENALTY_FOLDS, seed)
+        return float(np.mean(np.log(P[np.arange(len(log)), log.A])))
+
+    return max(PENALTIES, key=likelihood)
+
+
 def make_classifier(settings: Settings, size: int) -> Any:
     """The named model: multinomial logistic regression with intercept, or gradient boosting; size: its coefficients."""
     try:
@@ -99,7 +124,7 @@ def make_classifier(settings: Settings, size: int) -> Any:
     except ImportError as error:
         raise PonnError("Estimating propensities needs scikit-learn: pip install 'ponn[learn]'.") from error
     if settings.propensity == "logistic":
-        penalty = settings.propensity_penalty
+        penalty = settings.propensity_penalty or 0.0
         solver = "newton-cholesky" if penalty and size <= NEWTON_SIZE else "lbfgs"
         model = LogisticRegression(C=1 / penalty if penalty else np.inf, solver=solver, tol=1e-8, max_iter=2_000)
     else:

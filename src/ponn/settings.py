@@ -5,6 +5,7 @@ The command line's flags and the documentation are made from these fields.
 
 import difflib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -43,10 +44,19 @@ class Settings:
     propensity: str = setting(
         "logistic", choices=("logistic", "boosting"), help="model that estimates unknown propensities (Step A)"
     )
-    propensity_penalty: float = setting(
-        1.0, low=0, help="L2 penalty of the logistic propensity model, as scikit-learn's 1/C; 0 fits it unpenalised"
+    propensity_penalty: float | None = setting(
+        1.0,
+        low=0,
+        help="L2 penalty of the logistic propensity model, as scikit-learn's 1/C; 0 fits it unpenalised, none chooses "
+        "it by cross-validation",
     )
     calibrate: bool = setting(False, help="calibrate the estimated propensities (Platt scaling on three folds)")
+    reward_model: str = setting(
+        "logistic",
+        choices=("logistic", "boosting"),
+        help="model of the reward per action, for doubly robust values (evaluation)",
+    )
+    reward_penalty: float = setting(1.0, low=0, help="L2 penalty of the logistic reward model, as scikit-learn's 1/C")
     m: float | None = setting(
         None,
         symbol="m",
@@ -67,12 +77,24 @@ class Settings:
     activation: str = setting(
         "sigmoid", symbol="rho", choices=("sigmoid", "relu", "silu"), help="activation of the policy layers"
     )
-    criterion: str = setting("cross-entropy", choices=("cross-entropy", "ips", "snips"), help="loss of Step C")
+    criterion: str = setting(
+        "cross-entropy", choices=("cross-entropy", "ips", "snips", "logistic"), help="loss of Step C"
+    )
     l1: float = setting(0.0, symbol="lambda3", low=0, help="strength of the penalty sum |W|")
     l2: float = setting(1e-4, symbol="lambda3", low=0, help="strength of the penalty sum W^2")
     variance: float = setting(0.0, symbol="lambda3", low=0, help="strength of POEM's penalty sqrt(Var(u) / n)")
-    clip: float | None = setting(None, symbol="M", low=0, help="POEM's clip of h/p (ips only); default none")
+    clip: float | None = setting(
+        None,
+        symbol="M",
+        low=0,
+        help="POEM's clip of h/p (ips only), 0 for none; default as POEM's authors set it: the 90th over the 10th "
+        "percentile of the propensities",
+    )
     baseline: float = setting(0.0, low=0, high=1, help="reward that snips counts as neither good nor bad")
+    trees: int = setting(100, low=1, help="trees in a forest")
+    leaf: int = setting(1, low=1, help="fewest rows in a leaf; larger by itself where the log is large")
+    columns: float = setting(0.33, low=0.01, high=1, help="share of the design columns tried at a split")
+    folds: int = setting(4, low=1, help="folds in which the offset tree asks who won a duel; 1: in-sample")
     learning_rate: float = setting(1e-3, low=1e-8, help="step of Adam")
     batch: int = setting(128, low=1, help="rows per step")
     epochs: int = setting(1_000, low=1, help="most passes over the rows")
@@ -104,29 +126,114 @@ def check_setting(name: str, value: Any, kind: Any, rule: Any) -> None:
         raise PonnError(f"Setting {name} is {value}; expected a number from {rule['low']:g} to {rule['high']:g}.")
 
 
-# The paper's methods (section 7.2) and BanditNet as rows of settings. `penalty` is the field that lambda3 means.
-LINEAR_IPS: dict[str, Any] = {"hidden": (), "criterion": "ips", "l2": 0.0, "learning_rate": 1e-2}
-METHODS: dict[str, dict[str, Any]] = {
-    "ponn-b": {"relevance": True, "penalty": "l2"},
-    "ponn": {"relevance": False, "penalty": "l2"},
-    "poem": {**LINEAR_IPS, "relevance": False, "variance": 0.1, "penalty": "variance"},
-    "poem-b": {**LINEAR_IPS, "relevance": True, "variance": 0.1, "penalty": "variance"},
-    "poem-l1": {**LINEAR_IPS, "relevance": False, "variance": 0.1, "l1": 1e-3, "penalty": "l1"},
-    "banditnet": {"relevance": False, "criterion": "snips", "penalty": "l2"},
+# Methods -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named method: who learns, with which settings, and where tuning looks for better ones."""
+
+    about: str
+    learner: str = "network"  # a key of learning.LEARNERS
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # setting → values; all combinations are tried
+
+
+# The paper's ranges (section 7.2.1): lambda1 in [0.005, 0.1], lambda2 in [0, 0.01], lambda3 in [0.0001, 0.1]. Those of
+# lambda1 belong to l2; with l1 the useful lambda1 is near 0.5 to 1.
+LAMBDA1 = {"l2": (0.03, 0.06, 0.1, 0.2), "l1": (0.2, 0.4, 0.7, 1.0)}
+STRENGTHS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # of the L2 penalty of policy networks
+NETWORK: dict[str, Any] = {"l2": 1e-3, "learning_rate": 3e-3}
+LINEAR_IPS: dict[str, Any] = {"hidden": (), "criterion": "ips", "l2": 0.0, "learning_rate": 1e-2, "variance": 0.1}
+
+FOREST: dict[str, tuple[Any, ...]] = {"leaf": (1, 3, 10), "columns": (0.2, 0.33, 0.6)}
+
+# The paper's methods (section 7.2) and honest extra baselines. Every grid of a method of the paper has 20 points.
+METHODS: dict[str, Method] = {
+    "ponn-b": Method(
+        "the paper's algorithm: Steps A, B and C",
+        settings=NETWORK,
+        grid={"lambda1": LAMBDA1["l2"], "l2": STRENGTHS},
+    ),
+    "ponn": Method(
+        "the paper's algorithm without Step B",
+        settings={**NETWORK, "relevance": False},
+        grid={"l2": STRENGTHS, "learning_rate": (1e-3, 2e-3, 3e-3, 5e-3)},
+    ),
+    "poem": Method(
+        "linear policy, IPS with variance penalty (Swaminathan and Joachims)",
+        settings={**LINEAR_IPS, "relevance": False},
+        grid={"variance": (0.0, 0.1, 0.3, 1.0, 3.0), "learning_rate": (3e-3, 1e-2, 3e-2, 1e-1)},
+    ),
+    "poem-b": Method(
+        "POEM on the features of Step B",
+        settings={**LINEAR_IPS, "relevance": True},
+        grid={"lambda1": LAMBDA1["l2"], "variance": (0.0, 0.1, 0.3, 1.0, 3.0)},
+    ),
+    "poem-l1": Method(
+        "POEM with an L1 penalty",
+        settings={**LINEAR_IPS, "relevance": False, "l1": 1e-3},
+        grid={"l1": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2), "variance": (0.0, 0.1, 0.3, 1.0)},
+    ),
+    "mlp-l1": Method(
+        "reward network on (features, action) with an L1 penalty; takes the action that promises most",
+        learner="reward-network",
+        settings={"relevance": False, "criterion": "logistic", "l1": 1e-4, "l2": 0.0, "batch": 512},
+        grid={"l1": (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), "learning_rate": (1e-3, 2e-3, 5e-3, 1e-2)},
+    ),
+    "lr-l1": Method(
+        "logistic regression of the reward per action with an L1 penalty; takes the action that promises most",
+        learner="linear-rewards",
+        settings={"relevance": False, "l1": 1e-2},
+        grid={"l1": tuple(10 ** (-4 + 0.2 * step) for step in range(20))},
+    ),
+    "logging": Method(
+        "current practice: the estimated logging policy",
+        learner="logging",
+        settings={"relevance": False},
+    ),
+    "banditnet": Method(
+        "network with self-normalised IPS (Joachims, Swaminathan and de Rijke)",
+        settings={"relevance": False, "criterion": "snips"},
+        grid={"baseline": (0.0, 0.2, 0.4, 0.6), "l2": STRENGTHS},
+    ),
+    "ipw-forest": Method(
+        "forest that predicts the rewarded action, rows weighted by reward over propensity",
+        learner="ipw-forest",
+        settings={"relevance": False},
+        grid=FOREST,
+    ),
+    "direct-forest": Method(
+        "forest of the reward per action; takes the action that promises most",
+        learner="direct-forest",
+        settings={"relevance": False},
+        grid=FOREST,
+    ),
+    "offset-tree": Method(
+        "tournament of actions decided by forests (Beygelzimer and Langford)",
+        learner="offset-tree",
+        settings={"relevance": False},
+        grid=FOREST,
+    ),
 }
 DEFAULT_METHOD = "ponn-b"
 
 
-def settings_of(method: str | None = None, **changes: Any) -> Settings:
-    """The settings of a named method, with changes."""
-    name = method or DEFAULT_METHOD
+def method_named(name: str | None) -> tuple[str, Method]:
+    """The method of this name, or the default one."""
+    name = name or DEFAULT_METHOD
     if name not in METHODS:
         raise PonnError(f"There is no method {name!r}; expected one of {', '.join(METHODS)}.")
+    return name, METHODS[name]
+
+
+def settings_of(method: str | None = None, **changes: Any) -> Settings:
+    """The settings of a named method, with changes."""
+    _, row = method_named(method)
     known = {one.name for one in fields(Settings)}
     wrong = [one for one in changes if one not in known]
     if wrong:
         near = difflib.get_close_matches(wrong[0], known, n=3)
         hint = f"Did you mean {listing(near)}?" if near else f"Expected one of {', '.join(sorted(known))}."
         raise PonnError(f"There is no setting {wrong[0]!r}. {hint}")
-    row = {field: value for field, value in METHODS[name].items() if field != "penalty"}
-    return Settings(**{**row, **changes})
+    return Settings(**{**row.settings, **changes})

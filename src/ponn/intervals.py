@@ -1,0 +1,504 @@
+"""How far an estimated value can be from the truth, whether it can be trusted, and what follows from it.
+
+    symbol   meaning                                                                 shape
+    w, R     importance weight h(A_j | x_j) / p_j and reward in [0, 1]               [n]
+    psi      influence of each row on the value (see estimators)                     [n]
+    level    probability with which the interval is to hold the true value; half of what is left on each side
+    delta    (1 - level) / 2, the error allowed to one side
+    m        truncation of the weights: min(w, m)
+
+    interval             holds                                    needs
+    normal               for large n                              psi
+    percentile, bca      for large n                              a bootstrap, which may refit the propensities
+    studentised          for large n, second-order accurate       a bootstrap that gives standard errors too
+    bernstein            for every n                              true propensities, independent rows or groups
+    sequence             for every n and at all n at once         true propensities, independent rows in their order
+    asymptotic sequence  for large n and at all later n at once   scores in row order
+
+What truncation takes away (Lemma 3) is bounded without knowing it: min(w, m) R underestimates, so its lower bound is a
+lower bound of the value; min(w, m) (1 - R) underestimates the value of the reward 1 - R, which is 1 - value, so one
+minus its lower bound is an upper bound of the value. The gap between the two, 1 - E[min(w, m)], is Lemma 3's bias
+at its largest, r = 1. The same for policy - current practice with w - 1 in the place of w.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ponn.errors import PonnError
+from ponn.estimators import Valuation, cluster_sums, mean_one, standard_error
+
+# Any bet below 1 is valid. 1/2, usual for values in [0, 1], loses by early large weights: of 4 kinds of weights and
+# n = 400, 2,000, 10,000 the interval with 0.1 was 0.3 to 1.2 times as wide; 0.2 and 0.05 were on average 12 % wider.
+LARGEST_BET = 0.1
+POWER = 0.8  # rows_needed: the chance that so many rows settle the verdict, were the difference as estimated
+
+
+class Interval(NamedTuple):
+    """Two ends that hold the true value with probability `level`."""
+
+    low: float
+    high: float
+    kind: str
+    level: float
+
+
+# What is said ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The value of a policy, or a difference of two, with its interval and whether to trust it."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    ess: float  # effective number of rows, see `effective_size`
+    estimator: str
+    level: float
+    interval: str = "normal"
+    standard_error: float = math.nan
+    trusted: bool = True
+    warnings: tuple[str, ...] = ()
+    difference: bool = False  # policy minus another: it has the user's scale but no zero point
+
+    def in_unit(self, reward_range: tuple[float, float], minimize: bool) -> "Estimate":
+        """The same in the user's unit: lo + (hi - lo) v, or hi - (hi - lo) v where small outcomes are good.
+
+        A difference is only scaled, and turned round where small outcomes are good (a better policy has a negative
+        one). For values in [0, 1] only: not to be applied twice.
+        """
+        lo, hi = reward_range
+        scale = (lo - hi) if minimize else (hi - lo)
+        zero = 0.0 if self.difference else (hi if minimize else lo)
+        ends = sorted((zero + scale * self.low, zero + scale * self.high))
+        return replace(
+            self,
+            value=zero + scale * self.value,
+            low=ends[0],
+            high=ends[1],
+            standard_error=abs(scale) * self.standard_error,
+        )
+
+    def distrusted(self, *reasons: str) -> "Estimate":
+        """The same number, marked as not to be trusted where there are reasons."""
+        return replace(self, trusted=self.trusted and not reasons, warnings=self.warnings + reasons)
+
+    def __str__(self) -> str:
+        digits = decimals(self.high - self.low)
+        value, low, high = (f"{number:.{digits}f}" for number in (self.value, self.low, self.high))
+        doubt = "" if self.trusted else "; not trusted"
+        rows = f"n = {self.n:,}, effective {self.ess:,.0f}"
+        return f"{value} ({percent(self.level)}: {low} to {high}; {self.estimator}, {rows}{doubt})"
+
+
+def decimals(width: float) -> int:
+    """Digits after the point that show two figures of an interval's width."""
+    if not 0 < width < math.inf:
+        return 3
+    return max(0, 1 - math.floor(math.log10(width)))
+
+
+def percent(level: float) -> str:
+    """A level as people read it: 95 %."""
+    return f"{100 * level:.6g} %"
+
+
+class LowOverlap(PonnError):  # noqa: N818  (a public name: what was found, not a mistake)
+    """The log hardly contains what the policy would do; `estimate` is the number that is not trusted."""
+
+    def __init__(self, estimate: Estimate) -> None:
+        self.estimate = estimate
+        super().__init__(
+            f"The log says too little about this policy: {'; '.join(estimate.warnings)}. The number it would give, "
+            f"{estimate}, cannot be trusted. Value a policy closer to current practice, use more rows, or ask for the "
+            "number all the same with allow_low_overlap=True (--allow-low-overlap)."
+        )
+
+
+def estimated(
+    found: Valuation,
+    estimator: str,
+    interval: Interval,
+    ess: float,
+    *,
+    group: np.ndarray | None = None,
+    difference: bool = False,
+) -> Estimate:
+    """An Estimate from a value and any interval for it."""
+    error = standard_error(found.psi, group)
+    low, high, kind, level = interval
+    return Estimate(found.value, low, high, len(found.psi), ess, estimator, level, kind, error, difference=difference)
+
+
+# Normal ---------------------------------------------------------------------------------------------------
+
+
+def normal_interval(found: Valuation, level: float, group: np.ndarray | None = None) -> Interval:
+    """value ± (t se + bias), t of Student's distribution with (rows or groups) - 1 degrees of freedom.
+
+    bias is 0 but for reduced weights (see `estimators.largest_bias`).
+    """
+    reach = t_quantile(level, found.psi, group) * standard_error(found.psi, group) + found.bias
+    return Interval(found.value - reach, found.value + reach, "normal", level)
+
+
+def t_quantile(level: float, psi: np.ndarray, group: np.ndarray | None) -> float:
+    """The two-sided quantile of Student's distribution for so many rows or groups."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(max(len(cluster_sums(psi, group)) - 1, 1), (1 + level) / 2))
+
+
+# Bootstrap ------------------------------------------------------------------------------------------------
+
+
+def resamples(n: int, repetitions: int, seed: int, group: np.ndarray | None = None) -> Iterator[np.ndarray]:
+    """Row numbers of each resample: n rows, or as many whole groups as there are, drawn with replacement."""
+    rng = np.random.default_rng(seed)
+    if group is None:
+        yield from (rng.integers(n, size=n) for _ in range(repetitions))
+        return
+    _, of_row, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    members = np.split(np.argsort(of_row, kind="stable"), np.cumsum(sizes)[:-1])
+    for _ in range(repetitions):
+        yield np.concatenate([members[g] for g in rng.integers(len(members), size=len(members))])
+
+
+def bootstrap(
+    estimate: Callable[[np.ndarray], float | tuple[float, ...]],
+    n: int,
+    repetitions: int,
+    seed: int,
+    group: np.ndarray | None = None,
+) -> np.ndarray:
+    """What `estimate(rows)` gives on each resample: one number, or several (value, standard error).
+
+    Whatever `estimate` refits on the rows it is given, such as propensities, has its error in the interval.
+    """
+    return np.array([estimate(rows) for rows in resamples(n, repetitions, seed, group)])  # [repetitions, ...]
+
+
+def percentile_interval(replicates: np.ndarray, level: float) -> Interval:
+    """The quantiles of the replicates."""
+    low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high), "percentile", level)
+
+
+def bca_interval(replicates: np.ndarray, found: Valuation, level: float, group: np.ndarray | None = None) -> Interval:
+    """Bias-corrected and accelerated (Efron 1987): quantiles moved for the bias and skewness of the estimate.
+
+    z0 = normal quantile of the share of replicates below the value (ties count half); the acceleration is that of the
+    influence values, sum s^3 / (6 (sum s^2)^(3/2)), so that no jackknife has to refit anything.
+    """
+    normal = NormalDist()
+    below = float(np.mean(replicates < found.value) + np.mean(replicates == found.value) / 2)
+    edge = 0.5 / len(replicates)
+    z0 = normal.inv_cdf(min(max(below, edge), 1 - edge))
+    s = cluster_sums(found.psi, group)
+    squares = float(np.sum(s**2))
+    acceleration = float(np.sum(s**3)) / (6 * squares**1.5) if squares > 0 else 0.0
+
+    def moved(share: float) -> float:
+        z = z0 + normal.inv_cdf(share)
+        return normal.cdf(z0 + z / (1 - acceleration * z))
+
+    low, high = np.quantile(replicates, [moved((1 - level) / 2), moved((1 + level) / 2)])
+    return Interval(float(low), float(high), "bca", level)
+
+
+def studentised_interval(
+    replicates: np.ndarray, found: Valuation, level: float, group: np.ndarray | None = None
+) -> Interval:
+    """value - se × quantiles of (value* - value) / se*; replicates [repetitions, 2] are (value*, se*)."""
+    distance, error = replicates[:, 0] - found.value, replicates[:, 1]
+    pivots = np.divide(distance, error, out=np.copysign(math.inf, distance), where=error > 0)
+    se = standard_error(found.psi, group)
+    # quantiles that are observed, not interpolated: a resample without spread may make a pivot infinite
+    low = float(np.quantile(pivots, (1 - level) / 2, method="lower"))
+    high = float(np.quantile(pivots, (1 + level) / 2, method="higher"))
+    return Interval(found.value - high * se, found.value - low * se, "studentised", level)
+
+
+# For every n ------------------------------------------------------------------------------------------------
+
+
+def truncations(n: int) -> tuple[float, ...]:
+    """The m that the finite-sample bounds try: 1, 2, 4, ... up to sqrt(n). They must not depend on the rows.
+
+    Beyond sqrt(n) the range term 7 m ln(2/delta) / (3 n) alone is above 1 / sqrt(n), the size of the answer.
+    """
+    return tuple(2.0**power for power in range(1 + int(math.log2(math.sqrt(n)))))
+
+
+def bernstein_interval(
+    w: np.ndarray,
+    R: np.ndarray,
+    level: float,
+    *,
+    weight: np.ndarray | None = None,
+    group: np.ndarray | None = None,
+    minus_logging: bool = False,
+    tried: tuple[float, ...] | None = None,
+) -> Interval:
+    """Empirical Bernstein bounds (Maurer, Pontil 2009) of the true value from truncated IPS, for every n.
+
+    The best of several truncations m, each with its share of delta. minus_logging: of the value less that of current
+    practice. Groups count as one observation each. Row weights and group sizes are taken as given, not as random.
+    """
+    cuts = truncations(len(cluster_sums(R, group))) if tried is None else tried
+    delta = (1 - level) / 2 / len(cuts)
+    row_weight = mean_one(weight, len(R))
+    least = -1.0 if minus_logging else 0.0
+
+    def lower(reward: np.ndarray) -> float:
+        bounds = [bernstein_lower(ratio_terms(w, reward, m, minus_logging), m, delta, row_weight, group) for m in cuts]
+        return max(least, *bounds)
+
+    top = 0.0 if minus_logging else 1.0
+    return Interval(lower(R), top - lower(1 - R), "bernstein", level)
+
+
+def ratio_terms(w: np.ndarray, R: np.ndarray, m: float, minus_logging: bool) -> np.ndarray:
+    """min(w, m) R, or (min(w, m) - 1) R."""  # [n]
+    return np.asarray((np.minimum(w, m) - minus_logging) * R)
+
+
+def bernstein_lower(
+    x: np.ndarray, m: float, delta: float, weight: np.ndarray, group: np.ndarray | None = None
+) -> float:
+    """mean - sqrt(2 V ln(2/delta) / g) - 7 range ln(2/delta) / (3 (g - 1)), below E mean with probability 1 - delta.
+
+    x lies in an interval of length max(m, 1). The g observations are the rows times their weight (mean 1), or the
+    sums over groups scaled to keep the mean; V divides by g - 1. They need to be independent, not alike.
+    """
+    g = len(cluster_sums(x, group))
+    if g < 2:
+        return -math.inf
+    y = cluster_sums(weight * x, group) * g / len(x)  # [g]
+    range_ = max(m, 1.0) * float(np.max(cluster_sums(weight, group))) * g / len(x)
+    log = math.log(2 / delta)
+    return float(np.mean(y) - math.sqrt(2 * np.var(y, ddof=1) * log / g) - 7 * range_ * log / (3 * (g - 1)))
+
+
+def confidence_sequence(
+    w: np.ndarray, R: np.ndarray, level: float, *, m: float = math.inf, minus_logging: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """(low, high) after each row, which hold the true value at every row at once with probability `level`.
+
+    Waudby-Smith, Wu, Ramdas, Karampatziakis, Mineiro 2022: the predictable plug-in empirical Bernstein sequence of
+    Waudby-Smith and Ramdas 2024, which from below needs no largest weight. One may look after every row and stop.
+    """
+    least, top = (-1.0, 0.0) if minus_logging else (0.0, 1.0)
+    delta = (1 - level) / 2
+    low = lower_sequence(ratio_terms(w, R, m, minus_logging), delta, least)
+    high = top - lower_sequence(ratio_terms(w, 1 - R, m, minus_logging), delta, least)
+    return low, high  # [n], [n]
+
+
+def lower_sequence(x: np.ndarray, delta: float, least: float) -> np.ndarray:
+    """Numbers that all stay below the common mean of x, with probability 1 - delta; x >= least, mean in [least, 1].
+
+    y = (x - least) / (1 - least), mu and s2 its running mean and variance, each from the rows before:
+    (sum l y - ln(1/delta) - sum (y - mu)^2 (-ln(1 - l) - l)) / sum l
+    with the bet l = min(sqrt(2 ln(1/delta) / (s2 t ln(1 + t))), 1/10).
+    Why: for v >= -1 and 0 <= l < 1, exp(l v - v^2 (-ln(1 - l) - l)) <= 1 + l v (Fan et al. 2015), and y - mu >= -1
+    however large y is. So the product of these over the rows is a nonnegative supermartingale (Ville's inequality).
+    """
+    y, t = (x - least) / (1 - least), np.arange(1, len(x) + 1)
+    mu = np.minimum((0.5 + np.cumsum(y)) / (t + 1), 1.0)
+    s2 = (0.25 + np.cumsum((y - mu) ** 2)) / (t + 1)
+    mu_before, s2_before = np.append(0.5, mu[:-1]), np.append(0.25, s2[:-1])
+    log = math.log(1 / delta)
+    bet = np.minimum(np.sqrt(2 * log / (s2_before * t * np.log1p(t))), LARGEST_BET)
+    spent = np.cumsum((y - mu_before) ** 2 * (-np.log1p(-bet) - bet))
+    bound = (np.cumsum(bet * y) - log - spent) / np.cumsum(bet)
+    return least + (1 - least) * np.maximum(np.maximum.accumulate(bound), 0.0)  # [n]
+
+
+def asymptotic_sequence(
+    scores: np.ndarray, level: float, tightest_at: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(low, high) after each row for the mean of scores (value + psi_j of any estimator), in row order.
+
+    mean_t ± s_t sqrt(2 (t rho^2 + 1) ln(sqrt(t rho^2 + 1) / alpha)) / (t rho), alpha = 1 - level (Waudby-Smith, Arbour,
+    Sinha, Kennedy, Ramdas 2024). rho makes it tightest at the row given, to be fixed beforehand (default the last).
+    """
+    alpha, t = 1 - level, np.arange(1, len(scores) + 1)
+    extra = -2 * math.log(alpha)
+    rho2 = (extra + math.log(extra + 1)) / (tightest_at or len(scores))
+    mean = np.cumsum(scores) / t
+    centred = scores - mean[-1]  # the variance of large numbers is taken near 0
+    spread = np.sqrt(np.maximum(np.cumsum(centred**2) / t - (np.cumsum(centred) / t) ** 2, 0.0))
+    reach = spread * np.sqrt(2 * (t * rho2 + 1) * np.log(np.sqrt(t * rho2 + 1) / alpha) / rho2) / t
+    reach[0] = math.inf  # one row has no spread
+    return mean - reach, mean + reach  # [n], [n]
+
+
+# Can the weights be trusted ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How much of the log speaks for the policy."""
+
+    n: int
+    ess: float
+    pareto_k: float
+    largest_share: float  # of all weight, held by the heaviest row
+
+    @property
+    def pareto_limit(self) -> float:
+        """min(1 - 1 / log10(n), 0.7): above it n rows are too few for the mean to settle (Vehtari et al. 2024)."""
+        return min(1 - 1 / math.log10(max(self.n, 2)), 0.7)
+
+    def warnings(self, fewest: float) -> tuple[str, ...]:
+        """What speaks against trusting a value, where fewer than `fewest` effective rows are too few."""
+        found = []
+        if self.ess < fewest:
+            found.append(f"{self.n:,} rows count as {self.ess:,.0f} for this policy, fewer than {fewest:,.0f}")
+        if self.pareto_k > self.pareto_limit:
+            found.append(
+                f"a few rows dominate the weights (Pareto k = {self.pareto_k:.2f}, above {self.pareto_limit:.2f}; the "
+                f"heaviest row holds {percent(round(self.largest_share, 3))})"
+            )
+        return tuple(found)
+
+
+def overlap(w: np.ndarray) -> Overlap:
+    """The diagnostics of importance weights (times row weights, where there are any)."""
+    total = float(np.sum(w))
+    return Overlap(len(w), effective_size(w), pareto_k(w), float(np.max(w)) / total if total > 0 else 0.0)
+
+
+def effective_size(w: np.ndarray) -> float:
+    """(sum w)^2 / sum w^2: so many equally weighted rows would be as precise (Kish 1965); 0 if no row counts."""
+    largest = float(np.max(w, initial=0.0))
+    if largest <= 0:
+        return 0.0
+    scaled = w / largest  # squares of huge weights would overflow
+    return float(np.sum(scaled) ** 2 / np.sum(scaled**2))
+
+
+def pareto_k(w: np.ndarray) -> float:
+    """Shape k of the generalised Pareto distribution of the largest weights; moments below 1/k exist.
+
+    Vehtari, Simpson, Gelman, Yao, Gabry 2024: the tail is the largest min(n / 5, 3 sqrt(n)) weights, less the largest
+    one below them; k is drawn to 1/2 as if by 10 more rows. Weights equal to the smallest of the tail belong to it, as
+    logged propensities are often a few round numbers. Infinite below 5 tail rows, with which nothing can be said.
+    """
+    rows = math.ceil(min(len(w) / 5, 3 * math.sqrt(len(w))))
+    if rows < 5:
+        return math.inf
+    values, counts = np.unique(w, return_counts=True)
+    first = len(values) - 1 - int(np.searchsorted(np.cumsum(counts[::-1]), rows))  # the smallest value of the tail
+    below = values[first - 1] if first > 0 else 0.0
+    tail, size = values[first:] - below, int(counts[first:].sum())
+    if tail[0] <= 0:
+        return math.inf  # so few weights are above 0 that zeros are in the tail
+    return (size * pareto_shape(tail, counts[first:]) + 10 * 0.5) / (size + 10)
+
+
+def pareto_shape(x: np.ndarray, counts: np.ndarray) -> float:
+    """k of the generalised Pareto distribution (Zhang, Stephens 2009, with their sign turned); x > 0 ascending.
+
+    The posterior mean of theta under their prior, theta_i = 1 / x_max + (1 - sqrt(g / (i - 1/2))) / (3 x_quarter) for
+    i = 1 .. g; log-likelihood n (ln(-theta / k) - k - 1), k(theta) = mean ln(1 - theta x),
+    and -theta / k tends to 1 / mean(x) as theta tends to 0.
+    """
+    n = int(counts.sum())
+    points = 30 + int(math.sqrt(n))
+    quarter = x[np.searchsorted(np.cumsum(counts), max(int(n / 4 + 0.5), 1))]
+    theta = 1 / x[-1] + (1 - np.sqrt(points / (np.arange(1, points + 1) - 0.5))) / (3 * quarter)  # [points]
+    k = shape_at(theta[:, None], x, counts)  # [points]
+    rate = np.full(points, counts.sum() / (x @ counts))
+    np.divide(-theta, k, out=rate, where=np.abs(theta) * x[-1] > 1e-9)
+    likelihood = n * (np.log(rate) - k - 1)
+    posterior = np.exp(likelihood - likelihood.max())
+    return float(shape_at(np.array(np.sum(theta * posterior) / np.sum(posterior)), x, counts))
+
+
+def shape_at(theta: np.ndarray, x: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """k(theta) = mean ln(1 - theta x)."""
+    return np.asarray(np.log1p(-theta * x) @ counts / counts.sum())
+
+
+# What follows -------------------------------------------------------------------------------------------------
+
+Kind = Literal["better", "not better", "not enough evidence"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Is the policy better than current practice? See `verdict` for what each answer means exactly."""
+
+    kind: Kind
+    difference: Estimate  # policy - current practice, paired on the same rows
+    level: float  # one-sided confidence of "better" and of "not better"
+    margin: float  # an advantage that would not matter
+    rows_needed: int | None  # roughly, to settle it; None where settled, not trusted, or no difference was seen
+
+    def in_unit(self, reward_range: tuple[float, float], minimize: bool) -> "Verdict":
+        """The same with difference and margin in the user's unit."""
+        lo, hi = reward_range
+        return replace(self, difference=self.difference.in_unit(reward_range, minimize), margin=(hi - lo) * self.margin)
+
+    def __str__(self) -> str:
+        seen = f"policy minus current practice is {self.difference}."
+        if self.kind == "better":
+            return f"Better than current practice with {percent(self.level)} confidence: {seen}"
+        if self.kind == "not better":
+            by = f" by more than {self.margin:g}" if self.margin else ""
+            return f"Not better than current practice{by} with {percent(self.level)} confidence: {seen}"
+        more = f" About {self.rows_needed:,} rows like these would settle it." if self.rows_needed else ""
+        return f"Not enough evidence to say whether it is better than current practice: {seen}{more}"
+
+
+def both_sides(level: float) -> float:
+    """The level of the interval whose two ends are one-sided bounds at `level`: 0.9 for 0.95."""
+    return 2 * level - 1
+
+
+def verdict(difference: Estimate, margin: float = 0.0) -> Verdict:
+    """What the difference policy - current practice (in [0, 1] units, larger is better) lets one say.
+
+    better               difference.low > 0
+    not better           difference.high <= margin; margin 0: it is as good as certain that nothing is gained
+    not enough evidence  neither, or the estimate is not trusted
+
+    Each end is a one-sided bound at (1 + difference.level) / 2, the verdict's level: to say "better" wrongly in at most
+    5 % of the cases where policy and current practice are worth the same, give a difference at `both_sides(0.95)`.
+    """
+    level = (1 + difference.level) / 2
+    kind: Kind = "not enough evidence"
+    if difference.trusted and difference.low > 0:
+        kind = "better"
+    elif difference.trusted and difference.high <= margin:
+        kind = "not better"
+    open_ = difference.trusted and kind == "not enough evidence"
+    needed = rows_needed(difference, margin) if open_ else None
+    return Verdict(kind, difference, level, margin, needed)
+
+
+def rows_needed(difference: Estimate, margin: float = 0.0) -> int | None:
+    """Rows with which the same difference would be settled with probability 0.8, to two figures, rounded up.
+
+    n (reach (1 + z_power / z_level) / distance)^2: the reach of the interval falls as 1 / sqrt(n); with a normal
+    interval this is n ((z_level + z_power) se / distance)^2. The distance is to 0 for a gain, to the margin for a loss.
+    None without a distance or a finite reach.
+    """
+    gain = difference.value > 0
+    distance = difference.value if gain else margin - difference.value
+    reach = difference.value - difference.low if gain else difference.high - difference.value
+    if distance <= 0 or not math.isfinite(reach):
+        return None
+    normal = NormalDist()
+    more = 1 + normal.inv_cdf(POWER) / normal.inv_cdf((1 + difference.level) / 2)
+    rows = difference.n * (reach * more / distance) ** 2
+    unit = 10 ** max(math.floor(math.log10(max(rows, 1))) - 1, 0)
+    return math.ceil(rows / unit) * unit

@@ -1,0 +1,206 @@
+"""How each kind of model is learned from prepared rows. One function per learner; a method names the one it uses."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ponn.encode import Encoding
+from ponn.forests import direct_forest, ipw_forest, offset_tree
+from ponn.inference import Architecture
+from ponn.log import Log
+from ponn.models import Model, Network, RewardNetwork, with_action
+from ponn.propensity import Propensities, make_classifier
+from ponn.relevance import Relevance
+from ponn.reward import fit_linear_rewards, logistic_loss
+from ponn.train import Candidate, Problem, Rows, Trained, train, train_many
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What all candidates share: one encoding, one pass of Step A, one of Step B."""
+
+    train: Log
+    valid: Log
+    encoding: Encoding
+    step_a: Propensities  # of the training rows
+    step_b: Relevance | None
+    problem: Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A model, its validation loss (comparable within a method) and what is to be told about its training."""
+
+    model: Model
+    valid_loss: float
+    details: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+Learner = Callable[[Prepared, Sequence[Candidate], int | None, Progress], list[Fitted]]
+
+
+def row_weights(log: Log) -> np.ndarray:
+    """The user's row weights, 1 without any."""
+    return np.ones(len(log)) if log.weight is None else log.weight
+
+
+# Networks ------------------------------------------------------------------------------------------------
+
+
+def policy_networks(
+    prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress
+) -> list[Fitted]:
+    """Step C: policy networks by any criterion."""
+    trained = train_all(prepared.problem, options, workers, say)
+    return [Fitted(Network(one.architecture, one.weights), one.valid_loss, details(one), one.notes) for one in trained]
+
+
+def reward_networks(
+    prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress
+) -> list[Fitted]:
+    """MLP-L1: networks that predict the reward from (x, action), without importance weights."""
+    k = prepared.problem.k
+    problem = Problem(
+        reward_rows(prepared.problem.train, prepared.train, k),
+        reward_rows(prepared.problem.valid, prepared.valid, k),
+        1,
+    )
+    everything = np.ones((1, problem.train.X.shape[1]), bool)
+    trained = train_all(problem, [replace(one, masks=everything) for one in options], workers, say)
+    return [
+        Fitted(RewardNetwork(one.architecture, one.weights, k), one.valid_loss, details(one), one.notes)
+        for one in trained
+    ]
+
+
+def reward_rows(rows: Rows, log: Log, k: int) -> Rows:
+    """Rows of a network with one output: the action is part of the input."""
+    return Rows(with_action(rows.X, rows.A, k), np.zeros_like(rows.A), rows.R, row_weights(log), rows.n)
+
+
+def train_all(
+    problem: Problem, options: Sequence[Candidate], workers: int | None, say: Progress
+) -> tuple[Trained, ...]:
+    """Train one network here, or many in processes of their own."""
+    if len(options) == 1:
+        return (train(problem, options[0]),)
+    quick = [replace(option, settings=replace(option.settings, watched=0)) for option in options]
+
+    def tell(done: int, total: int, newest: Trained) -> None:
+        say(f"Step C: {done} of {total} networks trained, validation loss {newest.valid_loss:.4g}")
+
+    return train_many(problem, quick, workers=workers, progress=tell)
+
+
+def details(trained: Trained) -> dict[str, Any]:
+    """How training went, for the policy's provenance."""
+    return {
+        "epochs": trained.epochs,
+        "best_epoch": trained.best_epoch,
+        "retries": trained.retries,
+        "mean_ratio": None if trained.ratio is None else float(trained.ratio.total),
+    }
+
+
+# Others --------------------------------------------------------------------------------------------------
+
+
+def linear_rewards(
+    prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress
+) -> list[Fitted]:
+    """LR-L1: a logistic regression of the reward per action."""
+    rows, valid = prepared.problem.train, prepared.problem.valid
+    weight, valid_weight = row_weights(prepared.train), row_weights(prepared.valid)
+    found = []
+    for option in options:
+        model, notes = fit_linear_rewards(rows.X, rows.A, rows.R, weight, prepared.problem.k, option.settings.l1)
+        loss = logistic_loss(model.rewards(valid.X), valid.A, valid.R, valid_weight)
+        found.append(Fitted(model, loss, notes=notes))
+    return found
+
+
+def logging_policy(
+    prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress
+) -> list[Fitted]:
+    """Current practice as a policy: the multinomial logistic regression of Step A on the training rows."""
+    rows, valid, k = prepared.problem.train, prepared.problem.valid, prepared.problem.k
+    settings = replace(options[0].settings, propensity="logistic", calibrate=False)
+    fitted = make_classifier(settings, k * rows.X.shape[1]).fit(rows.X.astype(float), rows.A)
+    model = Network(Architecture(k, rows.X.shape[1], ()), linear_weights(fitted, k))
+    taken = model.probabilities(valid.X)[np.arange(len(valid)), valid.A]
+    return [Fitted(model, float(np.average(-np.log(taken), weights=row_weights(prepared.valid))))]
+
+
+def linear_weights(fitted: Any, k: int) -> dict[str, np.ndarray]:
+    """A fitted scikit-learn logistic regression as a linear network; a class it never saw keeps a score of -30."""
+    W, c = np.zeros((k, fitted.coef_.shape[1]), np.float32), np.full(k, -30.0, np.float32)
+    if len(fitted.classes_) == 2:  # one row of coefficients: log odds of the second class
+        one, two = fitted.classes_
+        W[two], c[one], c[two] = fitted.coef_[0], 0.0, fitted.intercept_[0]
+    else:
+        W[fitted.classes_], c[fitted.classes_] = fitted.coef_, fitted.intercept_
+    return {"W1": np.ascontiguousarray(W.T), "c": c}
+
+
+# Forests -------------------------------------------------------------------------------------------------
+
+
+def ipw_forests(prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress) -> list[Fitted]:
+    """Weighted classification of the rewarded actions; compared by the negative IPS value of the voted action."""
+    rows = prepared.problem.train
+    return [
+        judged_by_ips(ipw_forest(rows.X, rows.A, rows.R, rows.w, prepared.problem.k, one.seed, **shape(one)), prepared)
+        for one in options
+    ]
+
+
+def direct_forests(
+    prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress
+) -> list[Fitted]:
+    """A reward forest per action; compared by the squared error on the actions taken in validation rows."""
+    rows, valid = prepared.problem.train, prepared.problem.valid
+    weight, found = row_weights(prepared.train), []
+    for one in options:
+        model = direct_forest(rows.X, rows.A, rows.R, weight, prepared.problem.k, one.seed, **shape(one))
+        error = np.asarray(model.rewards(valid.X))[np.arange(len(valid)), valid.A] - valid.R
+        found.append(Fitted(model, float(np.average(error**2, weights=row_weights(prepared.valid)))))
+    return found
+
+
+def offset_trees(prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress) -> list[Fitted]:
+    """The offset tree with forests as its classifiers; compared by the negative IPS value."""
+    rows, k, found = prepared.problem.train, prepared.problem.k, []
+    for one in options:
+        folds = one.settings.folds
+        model = offset_tree(rows.X, rows.A, rows.R, rows.w, k, one.seed, folds=folds, **shape(one))
+        found.append(judged_by_ips(model, prepared))
+    return found
+
+
+def shape(option: Candidate) -> dict[str, Any]:
+    """What a forest looks like."""
+    s = option.settings
+    return {"trees": s.trees, "leaf": s.leaf, "columns": float(s.columns)}
+
+
+def judged_by_ips(model: Model, prepared: Prepared) -> Fitted:
+    """The model with the negative IPS value of its most probable action on validation rows."""
+    valid = prepared.problem.valid
+    agrees = model.probabilities(valid.X).argmax(axis=1) == valid.A
+    return Fitted(model, -float(np.mean(agrees * valid.R * valid.w)))
+
+
+LEARNERS: Mapping[str, Learner] = {
+    "network": policy_networks,
+    "reward-network": reward_networks,
+    "linear-rewards": linear_rewards,
+    "logging": logging_policy,
+    "ipw-forest": ipw_forests,
+    "direct-forest": direct_forests,
+    "offset-tree": offset_trees,
+}

@@ -1,0 +1,168 @@
+"""What if the log hides a reason for its decisions? Bounds on a policy's value under hidden confounding.
+
+    symbol   meaning                                                                     shape
+    Gamma    strength: the true odds of the logged action, given everything, differ from the odds p / (1 - p) given the
+             features by at most this factor either way (marginal sensitivity model, Tan 2006); 1: nothing is hidden
+    r        that factor, unknown, in [1/Gamma, Gamma]                                   [n]
+    W        1 / true propensity = 1 + (1/p - 1) r                                       [n]
+    c        row weight times h(A_j | x_j)                                               [n]
+
+E over rows of c W R is the value, whatever is hidden; only r is unknown. Two forms of the bounds:
+
+    changed   sum c R / n + sum over a of s(a) [sum_a c (1/p - 1) r R / sum_a c (1/p - 1) r]
+    whole     sum c W R / sum c W                                      (sum_a: over the rows with A = a)
+
+Both are ratios (Zhao, Small, Bhattacharya 2019; for policies Kallus, Zhou 2021), at their least and largest where r is
+1/Gamma up to some reward and Gamma beyond it, or the reverse: one sort and n + 1 ratios.
+
+"whole" is self-normalised IPS, at Gamma = 1 exactly. It knows one thing, E[c W] = 1. "changed", the default, uses
+that W = 1 + (1/p - 1) r: the part of the value that the log shows, rows in which the policy would do as was done, is
+not doubted, and of the rest E[c (W - 1) 1{A = a}] = s(a) = E[h(a | x) 1{A != a}] is known for each action. So they
+are narrower as a rule, stay within the bounds that hold under any confounding (Manski 1990) as Gamma grows, and a
+policy that changes little has little to fear. Where the log never has an action the bounds are 0 and 1.
+
+Neither is the sharpest: the known parts hold for each x as well (Dorn, Guo 2023), which takes a model per x.
+p is taken as given; a bootstrap that refits it (`intervals.bootstrap`) brings in its error.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ponn.errors import PonnError
+from ponn.estimators import mean_one, refuse_impossible
+from ponn.intervals import Interval, bootstrap
+
+Form = Literal["changed", "whole"]
+STRONGEST = 1e6  # a conclusion that holds at this Gamma is said to hold at any
+STEPS = 60  # of bisection: ln(Gamma) to 1e-17
+
+
+class Part(NamedTuple):
+    """Rows whose weights share a known sum: share × (sum c (base + excess r) R) / (sum c (base + excess r))."""
+
+    share: float
+    R: np.ndarray  # ascending
+    fixed: np.ndarray  # c base
+    excess: np.ndarray  # c (1/p - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Confounded:
+    """A policy's value as far as it is known without knowing r: `known` plus the ratios of the parts."""
+
+    known: float
+    parts: tuple[Part, ...]
+    current: float  # mean reward of the log, free of weights and so of confounding
+
+    def bounds(self, gamma: float) -> tuple[float, float]:
+        """The least and the largest value under confounding of strength Gamma."""
+        if not gamma >= 1:
+            raise PonnError(f"Gamma is {gamma}; expected a number of at least 1 (1: nothing is hidden).")
+        ends = [(part.share * least(part, gamma), part.share * largest(part, gamma)) for part in self.parts]
+        return self.known + sum(low for low, _ in ends), self.known + sum(high for _, high in ends)
+
+    def difference_bounds(self, gamma: float) -> tuple[float, float]:
+        """The least and the largest value less current practice."""
+        low, high = self.bounds(gamma)
+        return low - self.current, high - self.current
+
+    def breaking_gamma(self) -> float:
+        """The smallest Gamma at which "better than current practice" no longer follows.
+
+        1 if it does not even follow when nothing is hidden; infinite if it holds at every Gamma.
+        """
+        if self.difference_bounds(1.0)[0] <= 0:
+            return 1.0
+        if self.difference_bounds(STRONGEST)[0] > 0:
+            return math.inf
+        holds, breaks = 0.0, math.log(STRONGEST)
+        for _ in range(STEPS):
+            middle = (holds + breaks) / 2
+            better = self.difference_bounds(math.exp(middle))[0] > 0
+            holds, breaks = (middle, breaks) if better else (holds, middle)
+        return math.exp(breaks)
+
+
+def confounded(
+    h: np.ndarray,
+    A: np.ndarray,
+    R: np.ndarray,
+    p: np.ndarray,
+    *,
+    weight: np.ndarray | None = None,
+    form: Form = "changed",
+) -> Confounded:
+    """The policy h on logged rows, ready for bounds at any Gamma; arguments as in `estimators.terms`."""
+    h_taken, row_weight = h[np.arange(len(A)), A], mean_one(weight, len(R))  # [n], [n]
+    refuse_impossible(h_taken, p)
+    c = row_weight * h_taken  # [n]
+    excess = np.divide(c, p, out=np.zeros(len(A)), where=c > 0) - c  # [n]
+    order = np.argsort(R, kind="stable")
+    current = float(np.mean(row_weight * R))
+    if form == "whole":
+        return Confounded(0.0, (Part(1.0, R[order], c[order], excess[order]),), current)
+    mass = row_weight @ h / len(A) - np.bincount(A, c, minlength=h.shape[1]) / len(A)  # [k]: s(a)
+    parts = []
+    for a in np.flatnonzero(mass > 0):
+        rows = order[A[order] == a]
+        parts.append(Part(float(mass[a]), R[rows], np.zeros(len(rows)), excess[rows]))
+    return Confounded(float(np.mean(c * R)), tuple(parts), current)
+
+
+def ratios(part: Part, low_end: float, high_end: float) -> np.ndarray:
+    """The ratio with r = low_end up to each reward and high_end beyond it."""  # [rows + 1]
+    first, then = part.fixed + part.excess * low_end, part.fixed + part.excess * high_end
+    return np.asarray(split_sums(first * part.R, then * part.R) / split_sums(first, then))
+
+
+def split_sums(first: np.ndarray, then: np.ndarray) -> np.ndarray:
+    """sum of first[:s] + sum of then[s:] for s = 0 .. n."""
+    return np.asarray(np.append(0.0, np.cumsum(first)) + np.append(np.cumsum(then[::-1])[::-1], 0.0))
+
+
+def largest(part: Part, gamma: float) -> float:
+    """The largest ratio: small rewards get r = 1/Gamma, large ones Gamma. 1 where no row tells."""
+    return float(ratios(part, 1 / gamma, gamma).max()) if tells(part) else 1.0
+
+
+def least(part: Part, gamma: float) -> float:
+    """The least ratio: small rewards get r = Gamma, large ones 1/Gamma. 0 where no row tells."""
+    return float(ratios(part, gamma, 1 / gamma).min()) if tells(part) else 0.0
+
+
+def tells(part: Part) -> bool:
+    """Whether any row has weight."""
+    return bool(np.any(part.fixed + part.excess > 0))
+
+
+def sensitivity_interval(
+    h: np.ndarray,
+    A: np.ndarray,
+    R: np.ndarray,
+    p: np.ndarray,
+    gamma: float,
+    level: float,
+    *,
+    repetitions: int,
+    seed: int,
+    weight: np.ndarray | None = None,
+    group: np.ndarray | None = None,
+    form: Form = "changed",
+    minus_logging: bool = False,
+) -> Interval:
+    """An interval for the value under confounding of strength Gamma, by the percentile bootstrap of both bounds.
+
+    The low quantile of the lower bounds and the high quantile of the upper ones (Zhao et al. 2019), p taken as given.
+    """
+    row_weight = mean_one(weight, len(R))
+
+    def bounds(rows: np.ndarray) -> tuple[float, float]:
+        resampled = confounded(h[rows], A[rows], R[rows], p[rows], weight=row_weight[rows], form=form)
+        return resampled.difference_bounds(gamma) if minus_logging else resampled.bounds(gamma)
+
+    found = bootstrap(bounds, len(R), repetitions, seed, group)  # [repetitions, 2]
+    low, high = np.quantile(found[:, 0], (1 - level) / 2), np.quantile(found[:, 1], (1 + level) / 2)
+    return Interval(float(low), float(high), "sensitivity", level)

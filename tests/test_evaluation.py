@@ -1,0 +1,245 @@
+"""Values of policies on logs: golden numbers, laws, refusals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import ponn
+from ponn.evaluation import (
+    CurrentPractice,
+    FixedAction,
+    Nuisances,
+    Sampled,
+    compare_policies,
+    evaluate,
+    nuisances,
+    probabilities_on,
+    value_on,
+)
+from ponn.intervals import LowOverlap
+from ponn.synthetic import synthetic
+
+QUICK = {"hidden": (8,), "epochs": 30, "patience": 5}
+
+
+@pytest.fixture(scope="module")
+def world() -> ponn.World:
+    return synthetic(rows=4_000, features=6, actions=3, relevant=2, effect=0.2, bias=0.4, known_propensity=True, seed=3)
+
+
+@pytest.fixture(scope="module")
+def corrections(world) -> Nuisances:
+    return nuisances(world.log)
+
+
+@pytest.fixture(scope="module")
+def policy(world) -> ponn.Policy:
+    return ponn.learn(world.log.take(np.arange(2_000)), seed=0, **QUICK)
+
+
+# Golden numbers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ["ips", "snips"])
+def test_the_logging_policy_is_worth_its_mean_reward_exactly(world, corrections, estimator):
+    found = evaluate(world.propensities, world.log, estimator, corrections=corrections)
+    assert found.value == pytest.approx(world.log.R.mean(), abs=1e-12)
+
+
+def test_dr_values_the_logging_policy_within_two_standard_errors_of_its_mean(world, corrections):
+    found = evaluate(world.propensities, world.log, "dr", corrections=corrections)
+    assert abs(found.value - world.log.R.mean()) < 2 * found.standard_error
+
+
+def test_kidney_stones_values_of_both_treatments():
+    log = ponn.simulate.world("kidney-stones", known_propensity=True).log
+    fitted = Nuisances(log.p0, None, "known", ())
+    values = [value_on(FixedAction(one), log, fitted, "ips", 0.95).value for one in log.actions]
+    assert values == pytest.approx([634983 / 762700, 6231 / 8000], abs=1e-12)
+
+
+def test_the_estimate_covers_the_truth_of_a_learned_policy(world, policy):
+    unseen = world.rows(np.arange(2_000, 4_000))
+    found = evaluate(policy, unseen.log)
+    h = policy.predict_proba(unseen.log)
+    truth = unseen.value(np.eye(3)[h.argmax(axis=1)])
+    assert abs(found.value - truth) < 4 * found.standard_error
+    drawn = evaluate(Sampled(policy), unseen.log)
+    assert abs(drawn.value - unseen.value(h)) < 4 * drawn.standard_error
+    assert drawn.ess > found.ess
+
+
+# Policies of all kinds -----------------------------------------------------------------------------------
+
+
+def test_a_function_an_array_and_a_fixed_action_agree(world, corrections):
+    a = 1
+    h = np.zeros((len(world.log), 3))
+    h[:, a] = 1.0
+    ways = (FixedAction(world.log.actions[a]), h, lambda rows: np.tile(np.eye(3)[a], (rows.num_rows, 1)))
+    found = {evaluate(one, world.log, corrections=corrections).value for one in ways}
+    assert len(found) == 1
+
+
+def test_columns_follow_labels_not_positions(world, policy):
+    reversed_ = replace(world.log, actions=world.log.actions[::-1], A=2 - world.log.A)
+    assert np.array_equal(probabilities_on(policy, reversed_), probabilities_on(policy, world.log)[:, ::-1])
+
+
+def test_an_action_that_the_log_lacks_is_told(world):
+    with pytest.raises(ponn.PonnError, match="takes action 'surgery' in 100"):
+        evaluate(FixedAction("surgery"), world.log)
+
+
+@pytest.mark.parametrize(
+    ("h", "message"),
+    [
+        (np.ones((5, 3)) / 3, "shape"),
+        (np.full((4_000, 3), 0.5), "not probabilities"),
+        (np.tile([1.5, -0.5, 0.0], (4_000, 1)), "not probabilities"),
+    ],
+)
+def test_what_are_no_probabilities_is_refused(world, corrections, h, message):
+    with pytest.raises(ponn.PonnError, match=message):
+        evaluate(h, world.log, corrections=corrections)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"level": 95}, "level is 95"),
+        ({"interval": "exact"}, "no interval 'exact'"),
+        ({"interval": "bernstein"}, "belongs to ips"),
+        ({"estimator": "drr"}, "no estimator 'drr'"),
+    ],
+)
+def test_options_that_do_not_exist_are_told(world, corrections, options, message):
+    with pytest.raises(ponn.PonnError, match=message):
+        evaluate(
+            CurrentPractice() if "level" in options else world.propensities,
+            world.log,
+            corrections=corrections,
+            **options,
+        )
+
+
+# Corrections ----------------------------------------------------------------------------------------------
+
+
+def test_a_rows_own_reward_does_not_move_its_prediction(world):
+    log = world.log.take(np.arange(600))
+    before = nuisances(log).Q
+    changed = log.R.copy()
+    changed[7] = 1 - changed[7]
+    after = nuisances(replace(log, R=changed)).Q
+    assert np.array_equal(before[7], after[7])
+    assert not np.array_equal(before, after)
+
+
+def test_boosting_predicts_rewards_in_range(world):
+    Q = nuisances(world.log, ponn.Settings(reward_model="boosting")).Q
+    assert Q.shape == (4_000, 3)
+    assert Q.min() >= 0
+    assert Q.max() <= 1
+    assert np.corrcoef(Q.ravel(), world.expected.ravel())[0, 1] > 0.5
+
+
+# Intervals ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["normal", "bootstrap", "bernstein", "sequence"])
+def test_intervals_hold_the_value_and_widen_with_the_level(world, kind):
+    log = world.log.take(np.arange(800))
+    fitted = Nuisances(log.p0, None, "known", ())
+    h = world.propensities[:800]
+    widths = []
+    for level in (0.8, 0.95):
+        found = evaluate(h, log, "ips", level, interval=kind, corrections=fitted)
+        assert found.low <= found.value <= found.high
+        assert found.interval == ("percentile" if kind == "bootstrap" else kind)
+        widths.append(found.high - found.low)
+    assert widths[0] < widths[1]
+
+
+def test_the_bootstrap_refits_estimated_propensities(world, monkeypatch):
+    log = replace(world.log.take(np.arange(400)), p0=None)
+    fitted = nuisances(log)
+    calls = []
+    import ponn.evaluation as module
+
+    original = module.propensities
+    monkeypatch.setattr(module, "BOOTSTRAPS", 5)
+    monkeypatch.setattr(module, "propensities", lambda *one, **more: calls.append(1) or original(*one, **more))
+    evaluate(FixedAction(log.actions[0]), log, interval="bootstrap", corrections=fitted, allow_low_overlap=True)
+    assert len(calls) == 5
+
+
+def test_doubling_every_row_within_its_group_changes_nothing(world):
+    log = world.log.take(np.arange(1_000))
+    twice = np.repeat(np.arange(1_000), 2)
+    doubled = log.take(twice)
+    doubled = replace(
+        doubled,
+        table=doubled.table.append_column("who", pa.array(twice)),
+        columns=replace(doubled.columns, group="who"),
+    )
+    p, h = log.p0, world.propensities[:1_000]
+    one = value_on(h, log, Nuisances(p, None, "known", ()), "ips", 0.95)
+    two = value_on(h[twice], doubled, Nuisances(p[twice], None, "known", ()), "ips", 0.95)
+    assert two.value == pytest.approx(one.value, abs=1e-12)
+    assert two.standard_error == pytest.approx(one.standard_error, rel=1e-9)
+
+
+def test_costs_are_shown_as_costs(world, corrections):
+    log = replace(world.log, reward_range=(100.0, 300.0), minimize=True)
+    plain = evaluate(world.propensities, world.log, "ips", corrections=corrections)
+    cost = evaluate(world.propensities, log, "ips", corrections=corrections)
+    assert cost.value == pytest.approx(300 - 200 * plain.value)
+    assert cost.low == pytest.approx(300 - 200 * plain.high)
+
+
+# Refusals -------------------------------------------------------------------------------------------------
+
+
+def test_the_rows_a_policy_learned_from_are_refused(world, policy):
+    learned_from = world.log.take(np.arange(2_000))
+    with pytest.raises(LowOverlap, match="the very rows that the policy learned from") as caught:
+        evaluate(policy, learned_from)
+    marked = evaluate(policy, learned_from, allow_low_overlap=True)
+    assert not marked.trusted
+    assert caught.value.estimate == marked
+
+
+def test_too_few_effective_rows_are_refused():
+    hard = synthetic(rows=400, features=5, actions=4, relevant=2, bias=3.0, known_propensity=True, seed=0)
+    h = np.eye(4)[hard.propensities.argmin(axis=1)]  # what was hardly ever done
+    with pytest.raises(LowOverlap, match="rows count as"):
+        evaluate(h, hard.log)
+
+
+def test_an_action_hardly_in_the_log_is_told(world):
+    rare = np.flatnonzero((world.log.A != 2) | (np.cumsum(world.log.A == 2) <= 3))
+    log = world.log.take(rare)
+    found = evaluate(FixedAction(log.actions[2]), log, allow_low_overlap=True)
+    assert any("in 100.0% of the rows, the log only in 3 of them" in one for one in found.warnings)
+
+
+# Against current practice ------------------------------------------------------------------------------------
+
+
+def test_verdicts_on_policies_of_known_worth(world, corrections):
+    best, worst = np.eye(3)[world.best], np.eye(3)[world.expected.argmin(axis=1)]
+    found = compare_policies({"best": best, "worst": worst}, world.log, corrections=corrections)
+    assert found.verdicts["best"].kind == "better"
+    assert found.verdicts["worst"].kind == "not better"
+    gain = found.verdicts["best"].difference
+    assert gain.value == pytest.approx(found.values["best"].value - world.log.R.mean(), abs=1e-12)
+    assert abs(gain.value - (world.value(best) - world.value(world.propensities))) < 4 * gain.standard_error
+
+
+def test_current_practice_is_its_mean_reward(world, corrections):
+    found = value_on(CurrentPractice(), world.log, corrections, "dr", 0.95)
+    assert found.value == pytest.approx(world.log.R.mean())
+    assert found.estimator == "mean"

@@ -1,0 +1,123 @@
+"""Learning with rows kept aside: what is told, what is chosen by what, and the commands that do it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ponn
+from ponn.evaluation import evaluate
+from ponn.files import write_table
+from ponn.holdout import best_fixed_action, compare_methods, learn_with_holdout, read_same_log
+from ponn.synthetic import synthetic
+
+QUICK = {"hidden": (8,), "epochs": 30, "patience": 5}
+
+
+@pytest.fixture(scope="module")
+def world() -> ponn.World:
+    return synthetic(rows=3_000, features=5, actions=3, relevant=2, effect=0.25, bias=0.3, seed=2)
+
+
+@pytest.fixture(scope="module")
+def outcome(world):
+    return learn_with_holdout(world.log, seed=1, **QUICK)
+
+
+def test_a_clearly_better_policy_is_called_better(world, outcome):
+    assert outcome.verdict.kind == "better"
+    kept = world.rows(world.log.split_rows(0.7, 1)[1])
+    h = outcome.policy.predict_proba(kept.log)
+    truth = kept.value(np.eye(3)[h.argmax(axis=1)])
+    found = outcome.value["policy"]
+    assert found.n == len(kept.log) == 900
+    assert abs(found.value - truth) < 4 * found.standard_error
+
+
+def test_the_json_has_the_shape_of_the_contract(outcome):
+    told = outcome.as_json()
+    assert set(told["value"]) == {"policy", "logging", "best_fixed"}
+    for one in told["value"].values():
+        assert {"value", "low", "high", "n", "ess", "estimator", "level"} <= set(one)
+    assert told["value"]["best_fixed"]["action"] in outcome.policy.actions
+    assert told["verdict"] == "better"
+    json.dumps(told)
+
+
+def test_the_file_remembers_what_it_was_worth(outcome, tmp_path):
+    outcome.policy.save(tmp_path / "p.ponn")
+    assert ponn.load(tmp_path / "p.ponn").evaluation == outcome.as_json()
+
+
+def test_on_the_log_it_was_learned_from_only_rows_kept_aside_are_used(world, outcome):
+    found = evaluate(outcome.policy, world.log)
+    assert found.n == 900
+    assert found.value == pytest.approx(outcome.value["policy"].value, abs=0.02)  # other folds
+
+
+def test_the_best_fixed_action_is_the_best_one(world):
+    assert best_fixed_action(world.log) == world.log.actions[int(world.expected.mean(axis=0).argmax())]
+
+
+def test_a_contest_names_its_best_by_validation_rows(world):
+    found = compare_methods(world.log, ("ponn-b", "logging"), seed=1, **QUICK)
+    assert found.best == "ponn-b"
+    told = found.as_json()
+    assert [one["method"] for one in told["methods"]] == ["ponn-b", "logging", "current practice"]
+    assert told["methods"][0]["verdict"] == "better"
+    assert told["methods"][0]["seconds"] > 0
+    with pytest.raises(ponn.PonnError, match="no method 'magic'"):
+        compare_methods(world.log, ("magic",))
+
+
+def test_a_log_is_read_as_the_policys_own_was(world, tmp_path):
+    write_table(world.log.table, tmp_path / "log.csv")
+    log = ponn.read_log(tmp_path / "log.csv", action="action", reward="reward", minimize=True, reward_range=(0, 2))
+    again = read_same_log(ponn.learn(log, **QUICK), tmp_path / "log.csv")
+    assert again.digest == log.digest
+    assert again.minimize
+    assert again.reward_range == (0.0, 2.0)
+
+
+# Commands ---------------------------------------------------------------------------------------------------
+
+
+def run(*arguments, cwd: Path):
+    command = [sys.executable, "-c", "from ponn.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(world, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("holdout")
+    write_table(world.log.table, folder / "log.csv")
+    return folder
+
+
+FLAGS = ("--action", "action", "--reward", "reward", "--set", "epochs=30", "--set", "hidden=(8,)", "--json")
+
+
+def test_learn_evaluate_and_compare_on_the_command_line(folder):
+    learned = run("learn", "log.csv", *FLAGS, "--require-improvement", cwd=folder)
+    assert learned.returncode == 0, learned.stderr
+    told = json.loads(learned.stdout)
+    assert {"policy", "method", "rows", "actions", "seconds", "value", "verdict"} <= set(told)
+    valued = run("evaluate", "policy.ponn", "log.csv", "--json", "--require-improvement", cwd=folder)
+    assert valued.returncode == 0, valued.stderr
+    assert json.loads(valued.stdout)["n"] == told["value"]["policy"]["n"]
+    compared = run("compare", "log.csv", *FLAGS, "--methods", "lr-l1,logging", cwd=folder)
+    assert json.loads(compared.stdout)["best"] == "lr-l1", compared.stderr
+
+
+def test_no_improvement_gives_status_3_and_bad_wishes_status_1(folder):
+    learned = run(
+        "learn", "log.csv", *FLAGS, "--method", "logging", "--out", "same.ponn", "--require-improvement", cwd=folder
+    )
+    assert learned.returncode == 3
+    assert json.loads(learned.stdout)["verdict"] != "better"
+    wrong = run("evaluate", "same.ponn", "log.csv", "--estimator", "best", cwd=folder)
+    assert wrong.returncode == 1
+    assert "no estimator 'best'" in wrong.stderr

@@ -19,6 +19,7 @@ from ponn.evaluation import (
     value_on,
 )
 from ponn.intervals import LowOverlap
+from ponn.propensity import propensities
 from ponn.synthetic import synthetic
 
 QUICK = {"hidden": (8,), "epochs": 30, "patience": 5}
@@ -138,6 +139,14 @@ def test_a_rows_own_reward_does_not_move_its_prediction(world):
     assert not np.array_equal(before, after)
 
 
+def test_estimated_propensities_come_from_other_rows(world):
+    log = replace(world.log.take(np.arange(500)), p0=None)
+    encoding = ponn.Encoding.fit(log)
+    found = nuisances(log, seed=4).p
+    assert np.array_equal(found, propensities(log, encoding, folds=5, seed=4).p)
+    assert not np.allclose(found, propensities(log, encoding).p)
+
+
 def test_boosting_predicts_rewards_in_range(world):
     Q = nuisances(world.log, ponn.Settings(reward_model="boosting")).Q
     assert Q.shape == (4_000, 3)
@@ -234,7 +243,9 @@ def test_verdicts_on_policies_of_known_worth(world, corrections):
     found = compare_policies({"best": best, "worst": worst}, world.log, corrections=corrections)
     assert found.verdicts["best"].kind == "better"
     assert found.verdicts["worst"].kind == "not better"
+    assert found.verdicts["best"].level == pytest.approx(0.95)
     gain = found.verdicts["best"].difference
+    assert gain.level == pytest.approx(0.9)  # each end is a one-sided bound at 95 %
     assert gain.value == pytest.approx(found.values["best"].value - world.log.R.mean(), abs=1e-12)
     assert abs(gain.value - (world.value(best) - world.value(world.propensities))) < 4 * gain.standard_error
 

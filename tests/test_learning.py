@@ -93,6 +93,36 @@ def test_recommend_has_one_row_per_row(world, policy):
     assert all(one != two for one, two in zip(table.column("action"), table.column("runner_up"), strict=True))
 
 
+def test_a_policy_says_what_to_expect_and_what_is_supported(world, policy):
+    test = world.part("test")
+    X = policy.encoding.design(test.log)
+    table = policy.recommend(test.log)
+    chosen = policy.predict_proba(test.log).argmax(axis=1)
+    truth = test.expected[np.arange(len(chosen)), chosen]
+    assert np.corrcoef(table.column("expected_reward").to_numpy(), truth)[0, 1] > 0.6
+    supported = policy.support(X)
+    assert supported.any(axis=1).all()
+    assert table.column("supported").to_pylist() == supported[np.arange(len(chosen)), chosen].tolist()
+
+
+def test_a_safer_policy_takes_only_supported_actions(world, policy):
+    X = policy.encoding.design(world.log)
+    rare = replace(policy.companions["logging"], arrays=dict(policy.companions["logging"].arrays))
+    rare.arrays["c"] = rare.arrays["c"] + np.float32([0, -50, 0])  # the second action was never taken
+    cautious = replace(policy, companions={**policy.companions, "logging": rare})
+    h = cautious.safer(X)
+    assert (h[:, 1] == 0).all()
+    assert np.allclose(h.sum(axis=1), 1)
+    kept = policy.predict_proba(world.log)[:, [0, 2]]
+    assert np.allclose(h[:, [0, 2]], kept / kept.sum(axis=1, keepdims=True))
+    never = world.log.actions[1]
+    assert never in policy.recommend(world.log).column("action").to_pylist()
+    assert never not in cautious.recommend(world.log, supported_only=True).column("action").to_pylist()
+    with pytest.raises(ponn.PonnError, match="no picture of current practice"):
+        replace(policy, companions={}).recommend(world.log, supported_only=True)
+    assert replace(policy, companions={}).recommend(world.log).column("supported").null_count == 3_000
+
+
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "ponn-b"])
 def test_every_method_learns(world, method):
     log = world.part("train", "valid").log
@@ -172,7 +202,7 @@ def test_tuning_shares_steps_a_and_b_and_never_trains_a_network_twice(world):
     chosen = settings_of("ponn-b", **QUICK)
     prepared = prepare(world.part("train", "valid").log, chosen, 0)
     options = candidates(prepared, chosen, METHODS["ponn-b"].grid, 0)
-    keys = {(one.masks.tobytes(), one.settings.l1) for one in options}
+    keys = {(one.masks.tobytes(), one.settings.l2) for one in options}
     assert len(keys) == len(options) > 3
     tuned = ponn.learn(world.part("train", "valid").log, tune=True, workers=2, **QUICK)
     plain = ponn.learn(world.part("train", "valid").log, **QUICK)
@@ -230,6 +260,8 @@ def rewrite(path, change):
         (lambda found, parts: found["model"].update(hidden=[7]), "do not fit together"),
         (lambda found, parts: found["encoding"]["features"][0].update(type="eval"), "not a policy file, or is damaged"),
         (lambda found, parts: found.pop("encoding"), "not a policy file, or is damaged"),
+        (lambda found, parts: found["companions"]["logging"].update(k=2), "do not fit together"),
+        (lambda found, parts: found["companions"].update(other={"kind": "magic"}), "not a policy file, or is damaged"),
         (lambda found, parts: parts.update({"weights.safetensors": b"\0" * 40}), "not a policy file, or is damaged"),
         (lambda found, parts: parts.update({"extra.py": b"import os"}), "it holds"),
     ],

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from ponn import datasets, simulate
     from ponn.encode import Encoding
     from ponn.errors import LogError, PonnError
-    from ponn.evaluation import CurrentPractice, FixedAction, Sampled, evaluate
+    from ponn.evaluation import CurrentPractice, FixedAction, Sampled, SupportedOnly, evaluate
     from ponn.intervals import Estimate, LowOverlap
     from ponn.learning import learn
     from ponn.log import Log, read_log
@@ -28,6 +28,7 @@ PUBLIC = {
     "FixedAction": "ponn.evaluation",
     "LowOverlap": "ponn.intervals",
     "Sampled": "ponn.evaluation",
+    "SupportedOnly": "ponn.evaluation",
     "LogError": "ponn.errors",
     "PonnError": "ponn.errors",
     "learn": "ponn.learning",
@@ -54,6 +55,7 @@ __all__ = [
     "PonnError",
     "Sampled",
     "Settings",
+    "SupportedOnly",
     "World",
     "check",
     "datasets",

@@ -372,6 +372,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 @click.option("--probabilities", is_flag=True, help="Add a column p_<action> for each action.")
 @click.option("--keep", multiple=True, metavar="COL", help="Copy a column of ROWS; repeat.")
 @click.option("--columns", metavar="NAMES", help="Only these columns of the recommendation, e.g. action,probability.")
+@click.option("--supported-only", is_flag=True, help="Leave out actions hardly ever taken in such cases.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one per core. The result is the same.")
 def recommend(policy: str, rows: str, out: str | None, columns: str | None, **asked: Any) -> None:
     """Recommend an action for each of ROWS by POLICY, in little memory however many they are.

@@ -66,7 +66,14 @@ class Sampled:
     policy: Policy
 
 
-Valued = Policy | Sampled | FixedAction | CurrentPractice | Callable[[Any], np.ndarray] | np.ndarray
+@dataclass(frozen=True, eq=False)
+class SupportedOnly:
+    """A policy that recommends only actions which the log supports for the row, see `Policy.safer`."""
+
+    policy: Policy
+
+
+Valued = Policy | Sampled | SupportedOnly | FixedAction | CurrentPractice | Callable[[Any], np.ndarray] | np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +106,9 @@ def probabilities_on(policy: Valued, log: Log) -> np.ndarray:
         return matched(greedy(policy.predict_proba(log)), policy.actions, log)
     if isinstance(policy, Sampled):
         return matched(policy.policy.predict_proba(log), policy.policy.actions, log)
+    if isinstance(policy, SupportedOnly):
+        learned = policy.policy
+        return matched(greedy(learned.safer(learned.encoding.design(log))), learned.actions, log)
     if isinstance(policy, FixedAction):
         return matched(np.ones((len(log), 1)), (policy.action,), log)
     if isinstance(policy, CurrentPractice):
@@ -149,8 +159,9 @@ def evaluate(
 ) -> Estimate:
     """The value of a policy on a log it never saw, in the log's unit, with an interval.
 
-    policy: a Policy, valued as it recommends (arg max, Algorithm 2); Sampled(policy), valued as it draws; a
-    FixedAction("AC"); CurrentPractice(); probabilities [n, k], or a function from rows to them.
+    policy: a Policy, valued as it recommends (arg max, Algorithm 2); Sampled(policy), valued as it draws;
+    SupportedOnly(policy), which takes only actions that the log supports; FixedAction("AC"); CurrentPractice();
+    probabilities [n, k], or a function from rows to them.
     estimator: dr (default), sndr, ips, snips, truncated-ips, switch-dr, dros or dm. interval: normal; bootstrap, which
     refits the propensities; bernstein, for every number of rows; sequence, valid however often one looks.
     Raises LowOverlap, which carries the number, where it cannot be trusted; allow_low_overlap returns it marked.
@@ -184,7 +195,7 @@ def unseen_rows(policy: Valued, log: Log) -> Log:
 
 def source_of(policy: Valued) -> Mapping[str, Any]:
     """Where a policy was learned from; nothing for those that were not learned."""
-    learned = policy.policy if isinstance(policy, Sampled) else policy
+    learned = policy.policy if isinstance(policy, Sampled | SupportedOnly) else policy
     return learned.provenance.get("source", {}) if isinstance(learned, Policy) else {}
 
 

@@ -13,7 +13,8 @@ from ponn.log import Log
 from ponn.models import Model, Network, RewardNetwork, with_action
 from ponn.propensity import Propensities, make_classifier
 from ponn.relevance import Relevance
-from ponn.reward import fit_linear_rewards, logistic_loss
+from ponn.reward import fit_linear_rewards, fit_rewards, logistic_loss
+from ponn.settings import Settings
 from ponn.train import Candidate, Problem, Rows, Trained, train, train_many
 
 Progress = Callable[[str], None]
@@ -127,13 +128,27 @@ def linear_rewards(
 def logging_policy(
     prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress
 ) -> list[Fitted]:
-    """Current practice as a policy: the multinomial logistic regression of Step A on the training rows."""
-    rows, valid, k = prepared.problem.train, prepared.problem.valid, prepared.problem.k
-    settings = replace(options[0].settings, propensity="logistic", calibrate=False)
-    fitted = make_classifier(settings, k * rows.X.shape[1]).fit(rows.X.astype(float), rows.A)
-    model = Network(Architecture(k, rows.X.shape[1], ()), linear_weights(fitted, k))
+    """Current practice as a policy, compared by the log loss of what was done in validation rows."""
+    valid, model = prepared.problem.valid, current_practice(prepared, options[0].settings)
     taken = model.probabilities(valid.X)[np.arange(len(valid)), valid.A]
     return [Fitted(model, float(np.average(-np.log(taken), weights=row_weights(prepared.valid))))]
+
+
+def current_practice(prepared: Prepared, settings: Settings) -> Network:
+    """p_hat(a | x) as a linear network: the multinomial logistic regression of Step A on the training rows."""
+    rows, k = prepared.problem.train, prepared.problem.k
+    chosen = replace(settings, propensity="logistic", calibrate=False)
+    fitted = make_classifier(chosen, k * rows.X.shape[1]).fit(rows.X.astype(float), rows.A)
+    return Network(Architecture(k, rows.X.shape[1], ()), linear_weights(fitted, k))
+
+
+def companions(prepared: Prepared, settings: Settings) -> dict[str, Model]:
+    """What a policy carries to say what to expect of an action and whether the log supports it."""
+    rows = prepared.problem.train
+    rewards = fit_rewards(
+        rows.X, rows.A, rows.R, row_weights(prepared.train), prepared.problem.k, settings.reward_penalty
+    )
+    return {"reward": rewards, "logging": current_practice(prepared, settings)}
 
 
 def linear_weights(fitted: Any, k: int) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ponn.encode import Encoding
-from ponn.learners import LEARNERS, Fitted, Prepared, Progress
+from ponn.learners import LEARNERS, Fitted, Prepared, Progress, companions
 from ponn.log import Log
 from ponn.policy import PairLine, Policy
 from ponn.propensity import Propensities, propensities
@@ -141,6 +141,7 @@ def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted,
         method=method,
         settings=asdict(settings),
         provenance=provenance,
+        companions=companions(prepared, settings),
     )
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ponn.encode import CategoryFeature, Encoding, Feature, NumberFeature
 from ponn.errors import PonnError, listing, one_line
 from ponn.inference import actions_at, draw_actions
 from ponn.models import Model, build_model
+from ponn.propensity import SUPPORT_FLOOR
 
 FORMAT = 1
 RECOMMENDED = ("action", "probability", "runner_up", "expected_reward", "supported")  # columns of `recommend`
@@ -55,6 +56,7 @@ class Policy:
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]  # rows, seed, training, versions
     evaluation: Mapping[str, Any] | None = None  # what it was worth on rows kept aside, where it was valued
+    companions: Mapping[str, Model] = field(default_factory=dict)  # "reward": r_hat(a, x); "logging": p_hat(a | x)
 
     def __repr__(self) -> str:
         return f"Policy({self.method}, {len(self.actions)} actions, {len(self.encoding.features)} features)"
@@ -79,22 +81,29 @@ class Policy:
         seed: int = 0,
         probabilities: bool = False,
         columns: Sequence[str] = RECOMMENDED,
+        supported_only: bool = False,
     ) -> pa.Table:
-        """One row per row of X: action, probability, runner_up, expected_reward, supported (the last one not yet).
+        """One row per row of X: action, probability, runner_up, expected_reward, supported.
 
+        supported: was the action taken in such cases often enough for the log to tell (propensity above 1 %)?
         sample: actions are drawn from h instead of the most probable. probabilities: h as columns p_<action>.
-        columns: only these of the five.
+        columns: only these of the five. supported_only: unsupported actions are left out.
         """
         design = self.encoding.design(X)
         u = np.random.default_rng(seed).random(len(design)) if sample else None
-        return self.recommendations(design, u, columns, probabilities)
+        return self.recommendations(design, u, columns, probabilities, supported_only)
 
     def recommendations(
-        self, X: np.ndarray, u: np.ndarray | None, columns: Sequence[str] = RECOMMENDED, probabilities: bool = False
+        self,
+        X: np.ndarray,
+        u: np.ndarray | None,
+        columns: Sequence[str] = RECOMMENDED,
+        probabilities: bool = False,
+        supported_only: bool = False,
     ) -> pa.Table:
         """`recommend` for rows in design columns; u: the uniform numbers that decide the draws, None for arg max h."""
         check_columns(columns)
-        h = self.model.probabilities(X)  # [n, k]
+        h = self.safer(X) if supported_only else self.model.probabilities(X)  # [n, k]
         n = np.arange(len(h))
         first = h.argmax(axis=1) if u is None else actions_at(h, u)
         labels = pa.array(self.actions)
@@ -103,7 +112,7 @@ class Policy:
             "probability": lambda: h[n, first],
             "runner_up": lambda: labels.take(pa.array(runner_up(h, first))),
             "expected_reward": lambda: self.expected_reward(X, first),
-            "supported": lambda: pa.nulls(len(h), pa.bool_()),
+            "supported": lambda: self.support_of(X, first),
         }
         made = {name: makers[name]() for name in columns}
         if probabilities:
@@ -113,11 +122,33 @@ class Policy:
     def expected_reward(self, X: np.ndarray, A: np.ndarray) -> Any:
         """r_hat(A_j, x_j) in the user's unit; null where the model promises no rewards."""
         r = self.model.rewards(X)  # [n, k]
+        if r is None and "reward" in self.companions:
+            r = self.companions["reward"].rewards(X)
         if r is None:
             return pa.nulls(len(X), pa.float64())
         low, high = self.provenance["reward"]["range"]
         chosen = r[np.arange(len(X)), A].astype(float)
         return high - chosen * (high - low) if self.provenance["reward"]["minimize"] else low + chosen * (high - low)
+
+    def support(self, X: np.ndarray) -> np.ndarray | None:
+        """Is p_hat(a | x), the estimated probability of the action in current practice, at least 1 %? [n, k]."""
+        found = self.companions.get("logging")
+        return None if found is None else found.probabilities(X) >= SUPPORT_FLOOR
+
+    def support_of(self, X: np.ndarray, A: np.ndarray) -> Any:
+        """Support of one action per row; null where the policy carries no picture of current practice."""
+        found = self.support(X)
+        return pa.nulls(len(X), pa.bool_()) if found is None else found[np.arange(len(X)), A]
+
+    def safer(self, X: np.ndarray) -> np.ndarray:
+        """h restricted to supported actions; where it gives them nothing, what current practice does most."""
+        supported = self.support(X)
+        if supported is None:
+            raise PonnError("This policy carries no picture of current practice, so it cannot tell what is supported.")
+        h = self.model.probabilities(X) * supported  # [n, k]
+        usual = np.eye(h.shape[1])[self.companions["logging"].probabilities(X).argmax(axis=1)]
+        total = h.sum(axis=1, keepdims=True)
+        return np.where(total > 0, h / np.where(total > 0, total, 1.0), usual)
 
     def sets(self) -> dict[Any, tuple[str, ...]]:
         """The features that each action looks at, by name."""
@@ -164,7 +195,7 @@ def write_policy(policy: Policy, path: Path) -> None:
     temporary = path.with_name(f".{os.getpid()}.{path.name}")
     parts = {
         JSON_NAME: json.dumps(as_json(policy), indent=1, allow_nan=False).encode(),
-        WEIGHTS_NAME: save({name: np.ascontiguousarray(array) for name, array in policy.model.arrays.items()}),
+        WEIGHTS_NAME: save({name: np.ascontiguousarray(array) for name, array in all_arrays(policy).items()}),
     }
     try:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -175,6 +206,19 @@ def write_policy(policy: Policy, path: Path) -> None:
         raise PonnError(f"{path} could not be written: {one_line(error)}.") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def all_arrays(policy: Policy) -> dict[str, np.ndarray]:
+    """The arrays of the model by name, those of its companions as "name.array"."""
+    found = dict(policy.model.arrays)
+    for name, model in policy.companions.items():
+        found |= {f"{name}.{part}": array for part, array in model.arrays.items()}
+    return found
+
+
+def described(model: Model) -> dict[str, Any]:
+    """A model's kind and plain values."""
+    return {"kind": model.kind, **model.description}
 
 
 def as_json(policy: Policy) -> dict[str, Any]:
@@ -188,7 +232,8 @@ def as_json(policy: Policy) -> dict[str, Any]:
             "rows": policy.encoding.rows,
             "features": [{"type": type(one).__name__, **asdict(one)} for one in policy.encoding.features],
         },
-        "model": {"kind": policy.model.kind, **policy.model.description},
+        "model": described(policy.model),
+        "companions": {name: described(model) for name, model in policy.companions.items()},
         "selected": policy.selected.tolist(),
         "relevance": [asdict(one) for one in policy.relevance],
         "provenance": dict(policy.provenance),
@@ -239,17 +284,28 @@ def check_format(path: Path, found: Any) -> None:
 
 def build(found: dict[str, Any], weights: dict[str, np.ndarray]) -> Policy:
     """A policy from its parts, which must fit together."""
-    description = dict(found["model"])
-    model = build_model(description.pop("kind"), description, weights)
+    model = model_from(found["model"], {name: array for name, array in weights.items() if "." not in name})
+    companions = {name: model_from(one, arrays_of(name, weights)) for name, one in found["companions"].items()}
     encoding = Encoding(tuple(map(build_feature, found["encoding"]["features"])), found["encoding"]["rows"])
     actions = tuple(found["actions"])
     selected = np.array(found["selected"], bool)
-    fits = len(encoding.owner) == model.D and len(actions) == model.k >= 2
-    if not fits or selected.shape != (len(actions), len(encoding.features)):
+    fits = all((one.D, one.k) == (len(encoding.owner), len(actions)) for one in (model, *companions.values()))
+    if not fits or len(actions) < 2 or selected.shape != (len(actions), len(encoding.features)):
         raise PonnError("The parts of the policy file do not fit together; it is damaged.")
     relevance = tuple(PairLine(**one) for one in found["relevance"])
     rest = (found["method"], found["settings"], found["provenance"], found.get("evaluation"))
-    return Policy(actions, encoding, model, selected, relevance, *rest)
+    return Policy(actions, encoding, model, selected, relevance, *rest, companions)
+
+
+def model_from(found: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Model:
+    """A model from its kind, plain values and arrays."""
+    description = dict(found)
+    return build_model(description.pop("kind"), description, arrays)
+
+
+def arrays_of(name: str, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of one companion."""
+    return {part.removeprefix(f"{name}."): array for part, array in weights.items() if part.startswith(f"{name}.")}
 
 
 def build_feature(found: dict[str, Any]) -> Feature:

@@ -43,6 +43,7 @@ class Asked:
     probabilities: bool = False
     sample: bool = False
     seed: int = 0
+    supported_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ def write_recommendations(
     probabilities: bool = False,
     sample: bool = False,
     seed: int = 0,
+    supported_only: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Scored:
@@ -84,7 +86,7 @@ def write_recommendations(
     out: a path, whose ending says the format, or a binary file, which gets CSV. keep: columns of `rows` to copy.
     columns: only these of the recommendation. threads: default one per core. The rest is as in `Policy.recommend`.
     """
-    asked = Asked(tuple(keep), tuple(columns), probabilities, sample, seed)
+    asked = Asked(tuple(keep), tuple(columns), probabilities, sample, seed, supported_only)
     check_columns(asked.columns)
     stream = open_stream(Path(rows), texts={*asked.keep, *categories(policy.encoding)})
     check_stream(stream, policy, asked)
@@ -198,7 +200,7 @@ def score(policy: Policy, name: str, batch: Batch, asked: Asked, schema: pa.Sche
 
 def recommendations(policy: Policy, X: np.ndarray, u: np.ndarray | None, asked: Asked) -> pa.Table:
     """What the policy says of rows in design columns."""
-    return policy.recommendations(X, u, asked.columns, asked.probabilities)
+    return policy.recommendations(X, u, asked.columns, asked.probabilities, asked.supported_only)
 
 
 def sound(name: str, table: pa.Table) -> pa.Table:

@@ -876,7 +876,7 @@ def test_gzip_in_several_members_is_read_to_the_end(tmp_path):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (gzip.compress(b"drug,days"), "is a gzip file (.gz), not text"),
+        (gzip.compress(b"drug,days", mtime=0), "is a gzip file (.gz), not text"),
         (b"PK\x03\x04 a workbook", "is a zip archive or Excel workbook, not text"),
         (b"PAR1 and so on", "is a Parquet file (.parquet), not text"),
         (b"ARROW1\0\0", "is an Arrow or Feather file (.feather), not text"),

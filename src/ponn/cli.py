@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ponn.holdout import Outcome
     from ponn.intervals import Estimate
+    from ponn.learners import Progress
     from ponn.policy import Policy
     from ponn.readiness import Check
     from ponn.world import World
@@ -211,7 +212,8 @@ def learn(
     columns["features"] = columns["features"] or None
     settings = dict(map(parse_setting, changes))
     rows = read_log(log, **columns)
-    found = learn_with_holdout(rows, method, tune, seed, holdout=holdout, level=level, progress=tell, **settings)
+    with learning_progress() as tell:
+        found = learn_with_holdout(rows, method, tune, seed, holdout=holdout, level=level, progress=tell, **settings)
     found.policy.save(out)
     if as_json:
         made = found.policy.provenance
@@ -225,9 +227,22 @@ def learn(
         sys.exit(3)
 
 
-def tell(message: str) -> None:
-    """Progress, on standard error."""
-    click.echo(message, err=True)
+@contextmanager
+def learning_progress() -> "Iterator[Progress]":
+    """What is being done: a bar with the time that is left on a terminal, a line for each step elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda message, done=0, total=0: None if done else click.echo(message, err=True)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    look = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*look, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda message, done=0, total=0: bar.update(
+            task, description=message, completed=done, total=total or None
+        )
 
 
 def print_outcome(found: "Outcome") -> None:
@@ -284,7 +299,8 @@ def compare(
     if not names:
         raise PonnError("--methods names no method; expected names with commas between, e.g. ponn-b,lr-l1.")
     settings, rows = dict(map(parse_setting, changes)), read_log(log, **columns)
-    found = compare_methods(rows, names, tune, seed, holdout=holdout, level=level, progress=tell, **settings)
+    with learning_progress() as tell:
+        found = compare_methods(rows, names, tune, seed, holdout=holdout, level=level, progress=tell, **settings)
     if as_json:
         click.echo(json.dumps(found.as_json()))
         return

@@ -20,7 +20,7 @@ from ponn.evaluation import (
     value_on,
 )
 from ponn.intervals import Estimate, Verdict
-from ponn.learners import Progress
+from ponn.learners import Progress, silent
 from ponn.learning import VALID_SHARE, learn
 from ponn.log import Log, read_log
 from ponn.policy import Policy
@@ -63,7 +63,7 @@ def learn_with_holdout(
     **settings: Any,
 ) -> Outcome:
     """Learn from a part of the log and value the policy on the rest, which nothing was chosen by."""
-    say = progress or (lambda message: None)
+    say = progress or silent
     first, rest = log.split_rows(1 - holdout, seed)
     train, kept = log.take(first), log.take(rest)
     policy = learn(train, method, tune, seed, progress=progress, **settings)
@@ -139,7 +139,7 @@ def compare_methods(
 
     `best` is chosen by the doubly robust value on the validation rows, so that the choice does not flatter its value.
     """
-    say = progress or (lambda message: None)
+    say = progress or silent
     for method in methods:
         method_named(method)
     first, rest = log.split_rows(1 - holdout, seed)

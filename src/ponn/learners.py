@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,7 +17,16 @@ from ponn.reward import fit_linear_rewards, fit_rewards, logistic_loss
 from ponn.settings import Settings
 from ponn.train import Candidate, Problem, Rows, Trained, train, train_many
 
-Progress = Callable[[str], None]
+
+class Progress(Protocol):
+    """Who is told what is being done and, where it is a number of things, how many are done of how many."""
+
+    def __call__(self, message: str, done: int = 0, total: int = 0) -> None:
+        """Take note."""
+
+
+def silent(message: str, done: int = 0, total: int = 0) -> None:
+    """Nobody is told."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +102,7 @@ def train_all(
     quick = [replace(option, settings=replace(option.settings, watched=0)) for option in options]
 
     def tell(done: int, total: int, newest: Trained) -> None:
-        say(f"Step C: {done} of {total} networks trained, validation loss {newest.valid_loss:.4g}")
+        say("Step C: networks trained", done, total)
 
     return train_many(problem, quick, workers=workers, progress=tell)
 

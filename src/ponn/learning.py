@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ponn.encode import Encoding
-from ponn.learners import LEARNERS, Fitted, Prepared, Progress, companions
+from ponn.learners import LEARNERS, Fitted, Prepared, Progress, companions, silent
 from ponn.log import Log
 from ponn.policy import PairLine, Policy
 from ponn.propensity import Propensities, propensities
@@ -42,7 +42,7 @@ def learn(
     name, row = method_named(method)
     chosen = settings_of(name, **settings)
     grid = {field: values for field, values in row.grid.items() if tune and field not in settings}
-    say = progress or (lambda message: None)
+    say = progress or silent
     say("Steps A and B: propensities and relevance")
     prepared = prepare(log, chosen, seed)
     options = candidates(prepared, chosen, grid, seed)

@@ -27,8 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ponn.many import available_cores, train_many
 from ponn.settings import Settings
-from ponn.train import Candidate, Problem, Rows, Run, available_cores, thread_count, train_many
+from ponn.train import Candidate, Problem, Rows, Run, thread_count
 from record import RESULTS, now, write_record
 
 K, D, H, BATCH, ROWS = 10, 80, 100, 256, 4_096

@@ -13,7 +13,7 @@ ORDER = (
     *("propensity", "readiness"),
     *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
     *("estimators", "intervals", "sensitivity"),
-    *("inference", "trees", "models", "policy", "scoring", "network", "objective", "train"),
+    *("inference", "trees", "models", "policy", "scoring", "network", "objective", "train", "many"),
     *("reward", "evaluation", "forests", "learners", "learning", "holdout"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
 )

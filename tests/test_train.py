@@ -14,6 +14,7 @@ import torch
 
 from ponn.errors import PonnError
 from ponn.inference import scores
+from ponn.many import numbered, train_many, worker_died
 from ponn.settings import Settings
 from ponn.train import (
     Adam,
@@ -21,11 +22,8 @@ from ponn.train import (
     Problem,
     Rows,
     Run,
-    numbered,
     thread_count,
     train,
-    train_many,
-    worker_died,
 )
 from ponn.world import softmax
 
@@ -321,7 +319,7 @@ def test_what_a_killed_worker_left_undone_is_done_again(monkeypatch):
         if len(places) > 1:
             raise worker_died()("killed")
 
-    monkeypatch.setattr("ponn.train.in_processes", dies_after_one)
+    monkeypatch.setattr("ponn.many.in_processes", dies_after_one)
     found = train_many(data, candidates, workers=2)
     assert asked == [[0, 1, 2], [0, 1], [0]]
     assert all(same(one, train(data, other)) for one, other in zip(found, candidates, strict=True))
@@ -332,7 +330,8 @@ def test_what_a_killed_worker_left_undone_is_done_again(monkeypatch):
 LONG = """
 import numpy as np
 from ponn.settings import Settings
-from ponn.train import Candidate, Problem, Rows, train_many
+from ponn.many import train_many
+from ponn.train import Candidate, Problem, Rows
 n = 20_000
 X = np.random.default_rng(0).normal(size=(n, 40)).astype(np.float32)
 rows = Rows(X, np.arange(n) % 5, np.ones(n), np.full(n, 5.0), n)

@@ -10,12 +10,13 @@ from ponn.encode import Encoding
 from ponn.forests import direct_forest, ipw_forest, offset_tree
 from ponn.inference import Architecture
 from ponn.log import Log
+from ponn.many import train_many
 from ponn.models import Model, Network, RewardNetwork, with_action
 from ponn.propensity import Propensities, make_classifier
 from ponn.relevance import Relevance
 from ponn.reward import fit_linear_rewards, fit_rewards, logistic_loss
 from ponn.settings import Settings
-from ponn.train import Candidate, Problem, Rows, Trained, train, train_many
+from ponn.train import Candidate, Problem, Rows, Trained, train
 
 
 class Progress(Protocol):

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 import ponn
-from ponn.charts import heat_map, relevance_bars
+from ponn.charts import heat_map, line_chart, relevance_bars
 from ponn.encode import Encoding
 from ponn.propensity import propensities
 from ponn.relevance import relevance
@@ -49,3 +49,14 @@ def test_names_cannot_break_out_of_the_picture():
     for picture in (heat_map(one), relevance_bars(one, "<b>")):
         ET.fromstring(picture)
         assert "<script>" not in picture
+
+
+def test_a_line_chart_has_a_dot_with_its_numbers_for_every_point():
+    lines = {"a < b": [(0.0, 1.0), (0.5, 3.0)], "flat": [(0.0, 2.0), (0.5, 2.0)]}
+    drawn = line_chart(lines, name="two lines", x_name="x", y_name="y")
+    root = ET.fromstring(drawn)
+    dots = [one for one in root.iter() if one.tag.endswith("circle")]
+    assert [dot[0].text for dot in dots] == ["a < b: 1 at 0", "a < b: 3 at 0.5", "flat: 2 at 0", "flat: 2 at 0.5"]
+    heights = [float(dot.attrib["cy"]) for dot in dots]
+    assert heights[1] < heights[2] == heights[3] < heights[0]  # larger is higher up
+    assert float(dots[0].attrib["cx"]) < float(dots[1].attrib["cx"])

@@ -172,6 +172,16 @@ def test_intervals_hold_the_value_and_widen_with_the_level(world, kind):
     assert widths[0] < widths[1]
 
 
+def test_a_sequence_refuses_what_it_does_not_know_and_says_what_it_takes_as_true(world):
+    log = world.log.take(np.arange(800))
+    h, fitted = world.propensities[:800], Nuisances(log.p0, None, "logistic", ())
+    with pytest.raises(ponn.PonnError, match="neither row weights nor groups"):
+        evaluate(h, replace(log, weight=np.ones(800)), "ips", interval="sequence", corrections=fitted)
+    found = evaluate(h, log, "ips", interval="sequence", corrections=fitted)
+    assert found.trusted
+    assert "takes the estimated propensities as true" in found.warnings[0]
+
+
 def test_the_bootstrap_refits_estimated_propensities(world, monkeypatch):
     log = replace(world.log.take(np.arange(400)), p0=None)
     fitted = nuisances(log)

@@ -62,6 +62,16 @@ def test_the_best_fixed_action_is_the_best_one(world):
     assert best_fixed_action(world.log) == world.log.actions[int(world.expected.mean(axis=0).argmax())]
 
 
+def test_an_action_that_training_rows_lack_is_not_the_best_one(world):
+    few = world.log.take(np.flatnonzero(world.log.A != 1))
+    assert best_fixed_action(few) in (world.log.actions[0], world.log.actions[2])
+
+
+def test_the_help_of_compare_names_every_method(tmp_path):
+    told = run("compare", "--help", cwd=tmp_path).stdout
+    assert all(f" {name}" in told for name in ponn.METHODS)
+
+
 def test_a_contest_names_its_best_by_validation_rows(world):
     found = compare_methods(world.log, ("ponn-b", "logging"), seed=1, **QUICK)
     assert found.best == "ponn-b"

@@ -139,6 +139,10 @@ def test_the_logging_method_is_step_a(world):
     part = log.take(first)
     P = propensities(part, made.encoding, Settings()).P
     assert np.allclose(made.predict_proba(part), P, atol=1e-4)  # single precision weights
+    chosen = ponn.learn(log, method="logging", propensity_penalty=None)
+    loose = ponn.learn(log, method="logging", propensity_penalty=0.0)
+    size = [np.abs(one.model.arrays["W1"]).sum() for one in (chosen, loose)]
+    assert size[0] < size[1]  # chosen by cross-validation, not left out
     two = log.take(np.flatnonzero(log.A < 2))
     two = replace(two, actions=two.actions[:2])
     h = ponn.learn(two, method="logging").predict_proba(two)

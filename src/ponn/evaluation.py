@@ -9,7 +9,7 @@ Everything here works with rewards in [0, 1]; what users see is in their own uni
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,8 @@ FOLDS = 5
 FEWEST_EFFECTIVE = 30.0  # with fewer effective rows a normal interval is not to be trusted
 FEWEST_LOGGED = 10  # rows of an action the policy wants; with fewer its reward is guesswork
 WANTED = 0.01  # a policy wants an action that it gives at least this share of its probability
-INTERVALS = ("normal", "bootstrap", "bernstein", "sequence")
+FOR_EVERY_N = ("bernstein", "sequence")  # not only for large n
+INTERVALS = ("normal", "bootstrap", *FOR_EVERY_N)
 BOOTSTRAPS = 200
 
 
@@ -84,6 +85,7 @@ class Nuisances:
     Q: np.ndarray | None  # [n, k]
     model: str  # "known" or what estimated the propensities
     notes: tuple[str, ...]
+    settings: Settings = field(default_factory=Settings)  # with which a bootstrap estimates the propensities again
 
 
 def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS, seed: int = 0) -> Nuisances:
@@ -91,10 +93,9 @@ def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS,
     settings = settings or Settings()
     encoding = Encoding.fit(log, settings)
     found = propensities(log, encoding, settings, folds=folds, seed=seed)
-    weight = np.ones(len(log)) if log.weight is None else log.weight
     fold = fold_numbers(log, folds, seed)
-    Q = cross_fitted_rewards(encoding.design(log), log.A, log.R, weight, len(log.actions), fold, settings)
-    return Nuisances(found.p, Q, found.model, found.notes)
+    Q = cross_fitted_rewards(encoding.design(log), log.A, log.R, log.row_weights, len(log.actions), fold, settings)
+    return Nuisances(found.p, Q, found.model, found.notes, settings)
 
 
 # The policy on the rows of a log ---------------------------------------------------------------------------
@@ -167,6 +168,8 @@ def evaluate(
     Raises LowOverlap, which carries the number, where it cannot be trusted; allow_low_overlap returns it marked.
     """
     check_options(estimator, level, interval)
+    if interval == "sequence" and (log.weight is not None or log.columns.group is not None):
+        raise PonnError("The interval 'sequence' knows neither row weights nor groups; ask for 'bernstein'.")
     log = unseen_rows(policy, log)
     fitted = corrections or nuisances(log, settings, seed=seed)
     found = value_on(policy, log, fitted, estimator, level, interval, parameter, seed)
@@ -181,7 +184,7 @@ def check_options(estimator: str, level: float, interval: str) -> None:
         raise PonnError(f"The level is {level}; expected a number from 0.5 to below 1, e.g. 0.95.")
     if interval not in INTERVALS:
         raise PonnError(f"There is no interval {interval!r}; expected one of {', '.join(INTERVALS)}.")
-    if interval in ("bernstein", "sequence") and estimator not in ("ips", "truncated-ips"):
+    if interval in FOR_EVERY_N and estimator not in ("ips", "truncated-ips"):
         raise PonnError(f"The interval {interval!r} belongs to ips; ask for estimator='ips', not {estimator!r}.")
 
 
@@ -222,6 +225,8 @@ def value_on(
         interval, found, t, level, group, lambda rows: refitted_value(h, log, fitted, estimator, rows), seed
     )
     told = estimated(found, estimator, ends, overlap(t.w * t.weight).ess, group=group)
+    if interval in FOR_EVERY_N and fitted.model != "known":
+        told = replace(told, warnings=(f"the interval {interval!r} takes the estimated propensities as true",))
     return told.in_unit(log.reward_range, log.minimize).distrusted(*reasons_to_doubt(policy, log, h, t))
 
 
@@ -255,7 +260,7 @@ def refitted_value(h: np.ndarray, log: Log, fitted: Nuisances, estimator: str, r
     part = log.take(rows)
     p = fitted.p[rows]
     if fitted.model != "known":
-        p = propensities(part, Encoding.fit(part), Settings()).p
+        p = propensities(part, Encoding.fit(part, fitted.settings), fitted.settings).p
     Q = None if fitted.Q is None else fitted.Q[rows]
     return valuation(estimator, terms(h[rows], part.A, part.R, p, Q, part.weight)).value
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ponn.encode import Encoding
 from ponn.estimators import snips, terms
 from ponn.evaluation import (
     Comparison,
     CurrentPractice,
     FixedAction,
-    Nuisances,
     Valued,
     compare_policies,
     nuisances,
@@ -24,6 +24,7 @@ from ponn.learners import Progress, silent
 from ponn.learning import VALID_SHARE, learn
 from ponn.log import Log, read_log
 from ponn.policy import Policy
+from ponn.propensity import propensities
 from ponn.settings import method_named
 
 POLICY, LOGGING, BEST_FIXED = "policy", "logging", "best_fixed"
@@ -78,15 +79,16 @@ def learn_with_holdout(
 
 
 def best_fixed_action(log: Log) -> Any:
-    """The action with the highest self-normalised value on these rows."""
-    fitted = nuisances(log)
-    return max(log.actions, key=lambda action: fixed_value(action, log, fitted))
+    """Of the actions taken in these rows, the one with the highest self-normalised IPS value."""
+    p = propensities(log, Encoding.fit(log)).p
+    taken = [log.actions[a] for a in np.unique(log.A)]
+    return max(taken, key=lambda action: fixed_value(action, log, p))
 
 
-def fixed_value(action: Any, log: Log, fitted: Nuisances) -> float:
+def fixed_value(action: Any, log: Log, p: np.ndarray) -> float:
     """What giving everyone this action would have brought, by self-normalised IPS."""
     h = probabilities_on(FixedAction(action), log)
-    return snips(terms(h, log.A, log.R, fitted.p, None, log.weight)).value
+    return snips(terms(h, log.A, log.R, p, None, log.weight)).value
 
 
 def read_same_log(policy: Policy, path: Any) -> Log:

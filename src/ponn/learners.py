@@ -12,7 +12,7 @@ from ponn.inference import Architecture
 from ponn.log import Log
 from ponn.many import train_many
 from ponn.models import Model, Network, RewardNetwork, with_action
-from ponn.propensity import Propensities, make_classifier
+from ponn.propensity import Propensities, likeliest_penalty, make_classifier
 from ponn.relevance import Relevance
 from ponn.reward import fit_linear_rewards, fit_rewards, logistic_loss
 from ponn.settings import Settings
@@ -55,11 +55,6 @@ class Fitted:
 Learner = Callable[[Prepared, Sequence[Candidate], int | None, Progress], list[Fitted]]
 
 
-def row_weights(log: Log) -> np.ndarray:
-    """The user's row weights, 1 without any."""
-    return np.ones(len(log)) if log.weight is None else log.weight
-
-
 # Networks ------------------------------------------------------------------------------------------------
 
 
@@ -91,7 +86,7 @@ def reward_networks(
 
 def reward_rows(rows: Rows, log: Log, k: int) -> Rows:
     """Rows of a network with one output: the action is part of the input."""
-    return Rows(with_action(rows.X, rows.A, k), np.zeros_like(rows.A), rows.R, row_weights(log), rows.n)
+    return Rows(with_action(rows.X, rows.A, k), np.zeros_like(rows.A), rows.R, log.row_weights, rows.n)
 
 
 def train_all(
@@ -126,7 +121,7 @@ def linear_rewards(
 ) -> list[Fitted]:
     """LR-L1: a logistic regression of the reward per action."""
     rows, valid = prepared.problem.train, prepared.problem.valid
-    weight, valid_weight = row_weights(prepared.train), row_weights(prepared.valid)
+    weight, valid_weight = prepared.train.row_weights, prepared.valid.row_weights
     found = []
     for option in options:
         model, notes = fit_linear_rewards(rows.X, rows.A, rows.R, weight, prepared.problem.k, option.settings.l1)
@@ -141,14 +136,17 @@ def logging_policy(
     """Current practice as a policy, compared by the log loss of what was done in validation rows."""
     valid, model = prepared.problem.valid, current_practice(prepared, options[0].settings)
     taken = model.probabilities(valid.X)[np.arange(len(valid)), valid.A]
-    return [Fitted(model, float(np.average(-np.log(taken), weights=row_weights(prepared.valid))))]
+    return [Fitted(model, float(np.average(-np.log(taken), weights=prepared.valid.row_weights)))]
 
 
 def current_practice(prepared: Prepared, settings: Settings) -> Network:
     """p_hat(a | x) as a linear network: the multinomial logistic regression of Step A on the training rows."""
     rows, k = prepared.problem.train, prepared.problem.k
+    X, size = rows.X.astype(float), k * rows.X.shape[1]
     chosen = replace(settings, propensity="logistic", calibrate=False)
-    fitted = make_classifier(chosen, k * rows.X.shape[1]).fit(rows.X.astype(float), rows.A)
+    if chosen.propensity_penalty is None:
+        chosen = replace(chosen, propensity_penalty=likeliest_penalty(X, prepared.train, chosen, size, seed=0))
+    fitted = make_classifier(chosen, size).fit(X, rows.A)
     return Network(Architecture(k, rows.X.shape[1], ()), linear_weights(fitted, k))
 
 
@@ -156,7 +154,7 @@ def companions(prepared: Prepared, settings: Settings) -> dict[str, Model]:
     """What a policy carries to say what to expect of an action and whether the log supports it."""
     rows = prepared.problem.train
     rewards = fit_rewards(
-        rows.X, rows.A, rows.R, row_weights(prepared.train), prepared.problem.k, settings.reward_penalty
+        rows.X, rows.A, rows.R, prepared.train.row_weights, prepared.problem.k, settings.reward_penalty
     )
     return {"reward": rewards, "logging": current_practice(prepared, settings)}
 
@@ -189,11 +187,11 @@ def direct_forests(
 ) -> list[Fitted]:
     """A reward forest per action; compared by the squared error on the actions taken in validation rows."""
     rows, valid = prepared.problem.train, prepared.problem.valid
-    weight, found = row_weights(prepared.train), []
+    weight, found = prepared.train.row_weights, []
     for one in options:
         model = direct_forest(rows.X, rows.A, rows.R, weight, prepared.problem.k, one.seed, **shape(one))
         error = np.asarray(model.rewards(valid.X))[np.arange(len(valid)), valid.A] - valid.R
-        found.append(Fitted(model, float(np.average(error**2, weights=row_weights(prepared.valid)))))
+        found.append(Fitted(model, float(np.average(error**2, weights=prepared.valid.row_weights))))
     return found
 
 

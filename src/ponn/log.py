@@ -83,8 +83,12 @@ class Log:
 
     def in_units(self, reward: Any) -> Any:
         """A reward of [0, 1], or a mean of such, in the user's unit."""
-        low, high = self.reward_range
-        return high - reward * (high - low) if self.minimize else low + reward * (high - low)
+        return in_units(reward, self.reward_range, self.minimize)
+
+    @property
+    def row_weights(self) -> np.ndarray:
+        """How often each row counts, 1 where nothing else was said."""
+        return np.ones(len(self)) if self.weight is None else self.weight
 
     def take(self, rows: np.ndarray) -> "Log":
         """The log of the given rows."""
@@ -157,6 +161,12 @@ class Log:
         last = np.zeros(units.max() + 1, rank.dtype)
         np.maximum.at(last, units, rank)
         return last
+
+
+def in_units(reward: Any, reward_range: Sequence[float], minimize: bool) -> Any:
+    """A reward of [0, 1] in the unit of its range, turned round where small outcomes are good."""
+    low, high = reward_range
+    return high - reward * (high - low) if minimize else low + reward * (high - low)
 
 
 def cell_bytes(column: pa.Array) -> bytes:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from ponn.encode import CategoryFeature, Encoding, Feature, NumberFeature
 from ponn.errors import PonnError, listing, one_line
 from ponn.inference import actions_at, draw_actions
+from ponn.log import in_units
 from ponn.models import Model, build_model
 from ponn.propensity import SUPPORT_FLOOR
 
@@ -126,9 +127,8 @@ class Policy:
             r = self.companions["reward"].rewards(X)
         if r is None:
             return pa.nulls(len(X), pa.float64())
-        low, high = self.provenance["reward"]["range"]
-        chosen = r[np.arange(len(X)), A].astype(float)
-        return high - chosen * (high - low) if self.provenance["reward"]["minimize"] else low + chosen * (high - low)
+        reward = self.provenance["reward"]
+        return in_units(r[np.arange(len(X)), A].astype(float), reward["range"], reward["minimize"])
 
     def support(self, X: np.ndarray) -> np.ndarray | None:
         """Is p_hat(a | x), the estimated probability of the action in current practice, at least 1 %? [n, k]."""

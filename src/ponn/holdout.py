@@ -19,7 +19,7 @@ from ponn.evaluation import (
     probabilities_on,
     value_on,
 )
-from ponn.intervals import Estimate, Verdict
+from ponn.intervals import Estimate, Verdict, estimate_json
 from ponn.learners import Progress, silent
 from ponn.learning import VALID_SHARE, learn
 from ponn.log import Log, read_log
@@ -44,12 +44,6 @@ class Outcome:
         value = {name: estimate_json(one) for name, one in self.value.items()}
         value[BEST_FIXED]["action"] = self.best_fixed
         return {"value": value, "verdict": self.verdict.kind}
-
-
-def estimate_json(found: Estimate) -> dict[str, Any]:
-    """An estimate in plain values."""
-    names = ("value", "low", "high", "n", "ess", "estimator", "level", "interval", "trusted")
-    return {name: getattr(found, name) for name in names} | {"warnings": list(found.warnings)}
 
 
 def learn_with_holdout(

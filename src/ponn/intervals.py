@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -95,6 +95,14 @@ class Estimate:
         doubt = "" if self.trusted else "; not trusted"
         rows = f"n = {self.n:,}, effective {self.ess:,.0f}"
         return f"{value} ({percent(self.level)}: {low} to {high}; {self.estimator}, {rows}{doubt})"
+
+
+def estimate_json(found: Estimate) -> dict[str, Any]:
+    """An estimate in plain values; an end that is infinite is null."""
+    names = ("value", "low", "high", "n", "ess", "estimator", "level", "interval", "trusted")
+    told = {name: getattr(found, name) for name in names}
+    told |= {end: told[end] if math.isfinite(told[end]) else None for end in ("low", "high")}
+    return told | {"warnings": list(found.warnings)}
 
 
 def decimals(width: float) -> int:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ponn.encode import Encoding
 from ponn.errors import PonnError, listing
-from ponn.estimators import Terms, Valuation, logged_value, terms, valuation
+from ponn.estimators import Terms, Valuation, check_estimator, logged_value, terms, valuation
 from ponn.intervals import (
     Estimate,
     Interval,
@@ -198,6 +198,7 @@ def evaluate(
 
 def check_options(log: Log, estimator: str, level: float, interval: str) -> None:
     """Raise PonnError for what cannot be asked for."""
+    check_estimator(estimator)
     if not 0.5 <= level < 1:
         raise PonnError(f"The level is {level}; expected a number from 0.5 to below 1, e.g. 0.95.")
     if interval not in INTERVALS:

@@ -463,8 +463,14 @@ class Verdict:
         if self.kind == "not better":
             by = f" by more than {self.margin:g}" if self.margin else ""
             return f"Not better than current practice{by} with {percent(self.level)} confidence: {seen}"
-        more = f" About {self.rows_needed:,} rows like these would settle it." if self.rows_needed else ""
-        return f"Not enough evidence to say whether it is better than current practice: {seen}{more}"
+        return f"Not enough evidence to say whether it is better than current practice: {seen}{self.what_is_missing()}"
+
+    def what_is_missing(self) -> str:
+        """How many rows would settle it, where that can be said."""
+        if not self.rows_needed:
+            return ""
+        more = self.rows_needed - self.difference.n
+        return f" About {self.rows_needed:,} rows like these, {more:,} more, would settle it."
 
 
 def both_sides(level: float) -> float:

@@ -1,7 +1,7 @@
 """What a policy is worth to whom: its value, that of current practice and their difference per subgroup.
 
 Whoever looks at many subgroups finds one that stands out by chance. So all intervals hold together with probability
-`level`: with s subgroups, of all columns together, each of their 3 s intervals holds with probability level^(1 / (3 s)).
+`level`: with s subgroups, of all columns together, each of their 3 s intervals holds with probability level^(1/(3 s)).
 For estimates that are jointly normal this is enough however they are related (Sidak 1967). The numbers are related, as
 a subgroup's three share its rows, but little is lost: with 10 subgroups of two columns the intervals reach 3.14
 standard errors, where the quantile of the largest |t| (a multiplier bootstrap) would say 3.10.
@@ -90,11 +90,10 @@ def value_by_group(
     subgroup's rows cannot tell is marked there (`trusted`, `warnings`).
     """
     check_options(log, estimator, level, "normal")
-    if parts < 1 or fewest < 1:
-        raise PonnError(f"parts is {parts} and fewest is {fewest}; expected whole numbers from 1.")
     log = unseen_rows(policy, log)
-    columns = (by,) if isinstance(by, str) else tuple(dict.fromkeys(by))
-    found = [level for column in columns for level in levels_of(log, column, parts, fewest)]
+    found = levels_of_columns(log, by, parts, fewest)
+    if not found:
+        raise PonnError("No column is named to make subgroups by; expected at least one, e.g. by='age'.")
     one = scored(policy, log, corrections or nuisances(log, settings, seed=seed))
     return by_level(one, found, Asked(estimator, level, seed=seed))
 
@@ -110,6 +109,14 @@ class Level:
     name: str
     rows: np.ndarray  # row numbers
     joined: int
+
+
+def levels_of_columns(log: Log, by: str | Sequence[str], parts: int = PARTS, fewest: int = FEWEST_ROWS) -> list[Level]:
+    """The subgroups of one or several columns."""
+    if parts < 1 or fewest < 1:
+        raise PonnError(f"parts is {parts} and fewest is {fewest}; expected whole numbers from 1.")
+    columns = (by,) if isinstance(by, str) else tuple(dict.fromkeys(by))
+    return [level for column in columns for level in levels_of(log, column, parts, fewest)]
 
 
 def levels_of(log: Log, column: str, parts: int, fewest: int) -> list[Level]:

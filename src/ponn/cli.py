@@ -120,16 +120,12 @@ def print_check(found: "Check", log: str, reward: str) -> None:
 
     out = console()
     out.print(Text(f"{log}: {found.rows:,} rows", style="bold"))
-    actions = Table("action", "rows", "share", f"mean {reward}", title="Actions", title_justify="left")
-    for one in found.actions:
-        mean = "" if one.mean_reward is None else f"{one.mean_reward:.4g}"
-        actions.add_row(Text(str(one.action)), f"{one.rows:,}", f"{one.rows / found.rows:.1%}", mean)
     features = Table("feature", "kind", "levels or bins", "missing", "values", title="Features", title_justify="left")
     for line in found.features:
         levels = "" if line.levels is None else str(line.levels)
         missing = f"{line.missing:,}" if line.missing else ""
         features.add_row(Text(line.name), line.kind, levels, missing, Text(line.values))
-    for table in (actions, features, overlap_table(found)):
+    for table in (action_table(found, reward), features, overlap_table(found)):
         if table.row_count:
             out.print(table)
     for title, lines in (("Notes", found.notes), ("Worth a look", found.suspicious)):
@@ -141,6 +137,23 @@ def print_check(found: "Check", log: str, reward: str) -> None:
         out.print(Text("Ready: ", style="bold green") + Text(found.why))
     else:
         out.print(Text("Not ready, because: ", style="bold red") + Text(found.why))
+
+
+def action_table(found: "Check", reward: str) -> "Table":
+    """Each action's rows and mean outcome and, where Step A could be done, what it would be worth to everyone."""
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = ["action", "rows", "share", f"mean {reward}"]
+    columns += ["if everyone got it (95 %)", ""] if found.everyone else []
+    table = Table(*columns, title="Actions", title_justify="left")
+    everyone = dict(found.everyone)
+    for one in found.actions:
+        mean = "" if one.mean_reward is None else f"{one.mean_reward:.4g}"
+        value = everyone.get(one.action)
+        more = () if value is None else (value_and_ends(value), Text(doubt_of(value)))
+        table.add_row(Text(str(one.action)), f"{one.rows:,}", f"{one.rows / found.rows:.1%}", mean, *more)
+    return table
 
 
 def overlap_table(found: "Check") -> "Table":
@@ -456,16 +469,19 @@ def subgroup_table(found: "Subgroups") -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    def ends(one: "Estimate") -> str:
-        return f"{one.value:.3g} ({one.low:.3g} to {one.high:.3g})"
-
     title = f"Subgroups (all {3 * len(found.groups)} intervals hold together with {100 * found.level:g} %)"
     table = Table("subgroup", "rows", "this policy", "current practice", "difference", "", title=title)
     for one in found.groups:
         joined = f" ({one.joined} levels)" if one.joined > 1 else ""
         name, doubt = Text(f"{one.column}: {one.level}{joined}"), Text(doubt_of(one.difference))
-        table.add_row(name, f"{one.rows:,}", ends(one.policy), ends(one.logging), ends(one.difference), doubt)
+        numbers = map(value_and_ends, (one.policy, one.logging, one.difference))
+        table.add_row(name, f"{one.rows:,}", *numbers, doubt)
     return table
+
+
+def value_and_ends(one: "Estimate") -> str:
+    """A value and its interval in one cell."""
+    return f"{one.value:.3g} ({one.low:.3g} to {one.high:.3g})"
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -21,6 +21,7 @@ from ponn.encode import Encoding
 from ponn.errors import PonnError, listing
 from ponn.estimators import Terms, Valuation, check_estimator, logged_value, terms, valuation
 from ponn.intervals import (
+    FEWEST_EFFECTIVE,
     Estimate,
     Interval,
     LowOverlap,
@@ -44,7 +45,6 @@ from ponn.reward import cross_fitted_rewards
 from ponn.settings import Settings
 
 FOLDS = 5
-FEWEST_EFFECTIVE = 30.0  # with fewer effective rows a normal interval is not to be trusted
 FEWEST_LOGGED = 10  # rows of an action the policy wants; with fewer its reward is guesswork
 WANTED = 0.01  # a policy wants an action that it gives at least this share of its probability
 FOR_EVERY_N = ("bernstein", "sequence")  # not only for large n

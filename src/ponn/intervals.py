@@ -35,6 +35,7 @@ from ponn.estimators import Valuation, cluster_sums, mean_one, standard_error
 # Any bet below 1 is valid. 1/2, usual for values in [0, 1], loses by early large weights: of 4 kinds of weights and
 # n = 400, 2,000, 10,000 the interval with 0.1 was 0.3 to 1.2 times as wide; 0.2 and 0.05 were on average 12 % wider.
 LARGEST_BET = 0.1
+FEWEST_EFFECTIVE = 30.0  # with fewer effective rows a normal interval is not to be trusted
 POWER = 0.8  # rows_needed: the chance that so many rows settle the verdict, were the difference as estimated
 
 

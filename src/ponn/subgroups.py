@@ -18,7 +18,6 @@ from ponn.encode import OTHER, fit_category, fit_number, quantile_cuts, summaris
 from ponn.errors import PonnError, listing
 from ponn.estimators import Terms, Valuation, logged_value, mean_one, valuation
 from ponn.evaluation import (
-    FEWEST_EFFECTIVE,
     Asked,
     Nuisances,
     Scored,
@@ -29,7 +28,7 @@ from ponn.evaluation import (
     scored,
     unseen_rows,
 )
-from ponn.intervals import Estimate, estimate_json, estimated, normal_interval, overlap
+from ponn.intervals import FEWEST_EFFECTIVE, Estimate, estimate_json, estimated, normal_interval, overlap
 from ponn.log import Log
 from ponn.profile import CATEGORY, kind_of, numbers
 from ponn.settings import Settings

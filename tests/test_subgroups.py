@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,7 @@ def test_numbers_are_cut_at_their_quartiles(world):
     assert [one.name for one in found] == ["under 750", "750 to 1.5e+03", "1.5e+03 to 2.25e+03", "2.25e+03 or more"]
     assert [len(one.rows) for one in found] == [750] * 4
     assert np.array_equal(np.sort(np.concatenate([one.rows for one in found])), np.arange(3_000))
-    assert all(cells[one.rows].max() < cells[next_.rows].min() for one, next_ in zip(found, found[1:], strict=False))
+    assert all(cells[one.rows].max() < cells[next_.rows].min() for one, next_ in pairwise(found))
 
 
 def test_few_values_stay_themselves_and_missing_stands_alone(world):

@@ -50,6 +50,7 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/recommend_rows_per_second.py
 	$(BIN)/python benchmarks/interval_coverage.py
 	$(BIN)/python benchmarks/trial_evaluation.py
+	$(BIN)/python benchmarks/evaluation_cost.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv demo build dist src/ponn/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,10 +16,11 @@ from ponn.evaluation import (
     evaluate,
     nuisances,
     probabilities_on,
+    refitted_propensities,
     value_on,
 )
 from ponn.intervals import LowOverlap
-from ponn.propensity import propensities
+from ponn.propensity import fold_numbers, propensities
 from ponn.synthetic import synthetic
 
 QUICK = {"hidden": (8,), "epochs": 30, "patience": 5}
@@ -195,6 +196,29 @@ def test_the_bootstrap_refits_estimated_propensities(world, monkeypatch):
     assert len(calls) == 5
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_refit_is_cross_fitted_and_keeps_copies_of_a_row_in_one_fold(world, monkeypatch, grouped):
+    import ponn.evaluation as module
+
+    log = replace(world.log.take(np.arange(200)), p0=None)
+    unit = np.arange(200) // 4 if grouped else np.arange(200)
+    if grouped:
+        log = replace(
+            log, table=log.table.append_column("who", pa.array(unit)), columns=replace(log.columns, group="who")
+        )
+    rows = np.repeat(np.arange(100), 2)
+    seen = {}
+    monkeypatch.setattr(
+        module, "propensities", lambda part, *one, **more: seen.update(part=part, **more) or propensities(part, *one)
+    )
+    refitted_propensities(log, Nuisances(np.ones(200), None, "logistic", (), folds=4), rows, seed=3)
+    assert (seen["folds"], seen["seed"]) == (4, 3)
+    fold = fold_numbers(seen["part"], 4, 3)
+    for one in np.unique(unit[rows]):
+        assert len(np.unique(fold[unit[rows] == one])) == 1
+    assert len(np.unique(fold)) == 4
+
+
 def test_doubling_every_row_within_its_group_changes_nothing(world):
     log = world.log.take(np.arange(1_000))
     twice = np.repeat(np.arange(1_000), 2)
@@ -264,3 +288,72 @@ def test_current_practice_is_its_mean_reward(world, corrections):
     found = value_on(CurrentPractice(), world.log, corrections, "dr", 0.95)
     assert found.value == pytest.approx(world.log.R.mean())
     assert found.estimator == "mean"
+
+
+def test_differences_between_policies_are_paired(world, corrections):
+    """Two policies that agree in most rows: the difference is known far better than either value."""
+    best = np.eye(3)[world.best]
+    near = best.copy()
+    near[:400] = np.eye(3)[0]
+    found = compare_policies(
+        {"near": near, "practice": CurrentPractice(), "best": best}, world.log, corrections=corrections
+    )
+    (pair,) = found.differences
+    gain = found.differences[pair]
+    assert pair == ("near", "best")
+    assert gain.value == pytest.approx(found.values["near"].value - found.values["best"].value, abs=1e-12)
+    assert gain.standard_error < 0.5 * found.values["best"].standard_error
+    truth = world.value(near) - world.value(best)
+    assert abs(gain.value - truth) < 4 * gain.standard_error
+    assert gain.low < truth < gain.high
+    assert gain.difference
+    assert gain.level == 0.95
+
+
+@pytest.mark.parametrize(("interval", "estimator"), [("bootstrap", "dr"), ("bernstein", "ips"), ("sequence", "ips")])
+def test_a_comparison_has_every_interval(world, monkeypatch, interval, estimator):
+    import ponn.evaluation as module
+
+    monkeypatch.setattr(module, "BOOTSTRAPS", 60)
+    log = world.log.take(np.arange(1_500))
+    fitted = Nuisances(log.p0, np.full((1_500, 3), 0.5), "known", ())
+    sides = {"best": np.eye(3)[world.best[:1_500]], "worst": np.eye(3)[world.expected[:1_500].argmin(axis=1)]}
+    found = compare_policies(sides, log, estimator, interval=interval, corrections=fitted)
+    gain = found.differences["best", "worst"]
+    kind = "percentile" if interval == "bootstrap" else interval
+    assert {one.interval for one in (*found.values.values(), gain, found.verdicts["best"].difference)} == {kind}
+    assert gain.low <= gain.value <= gain.high
+    truth = sum(sign * world.rows(np.arange(1_500)).value(h) for sign, h in zip((1, -1), sides.values(), strict=True))
+    assert gain.low < truth < gain.high
+    assert found.verdicts["worst"].kind != "better"
+    single = evaluate(sides["best"], log, estimator, interval=interval, corrections=fitted)
+    assert (single.low, single.high) == (found.values["best"].low, found.values["best"].high)
+
+
+def test_bounds_for_every_n_of_a_difference_are_those_of_both_values(world):
+    log = world.log.take(np.arange(500))
+    fitted = Nuisances(log.p0, None, "known", ())
+    sides = {"one": world.propensities[:500], "other": np.eye(3)[world.best[:500]]}
+    gain = compare_policies(sides, log, "ips", 0.9, interval="bernstein", corrections=fitted).differences[
+        "one", "other"
+    ]
+    one, other = (value_on(h, log, fitted, "ips", 0.95, "bernstein") for h in sides.values())
+    assert (gain.low, gain.high) == pytest.approx((one.low - other.high, one.high - other.low))
+
+
+def test_most_of_the_rows_it_learned_from_are_told_as_well(world, policy):
+    whole = {**policy.provenance["source"], "whole": world.log.digest, "holdout": 0.3, "seed": 0}
+    known = replace(policy, provenance={**policy.provenance, "source": whole})
+    found = compare_policies(
+        {"it": known}, world.log, corrections=Nuisances(world.log.p0, None, "known", ()), estimator="ips"
+    )
+    assert "learned from most of these rows" in found.values["it"].warnings[0]
+    assert evaluate(known, world.log, "ips", allow_low_overlap=True).n < len(world.log)
+
+
+def test_fits_that_stop_early_are_counted_not_warned_about(world, monkeypatch):
+    import ponn.reward as module
+
+    monkeypatch.setattr(module, "MOST_STEPS", 1)
+    notes = nuisances(world.log.take(np.arange(500))).notes
+    assert notes == ("The reward model stopped before it converged in 15 of 15 fits.",)

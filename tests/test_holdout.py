@@ -13,6 +13,7 @@ from ponn.evaluation import evaluate
 from ponn.files import write_table
 from ponn.holdout import best_fixed_action, compare_methods, learn_with_holdout, read_same_log
 from ponn.synthetic import synthetic
+from ponn.worth import worth
 
 QUICK = {"hidden": (8,), "epochs": 30, "patience": 5}
 
@@ -79,6 +80,9 @@ def test_a_contest_names_its_best_by_validation_rows(world):
     assert [one["method"] for one in told["methods"]] == ["ponn-b", "logging", "current practice"]
     assert told["methods"][0]["verdict"] == "better"
     assert told["methods"][0]["seconds"] > 0
+    (pair,) = told["differences"]
+    assert (pair["method"], pair["minus"]) == ("ponn-b", "logging")
+    assert pair["value"] == pytest.approx(told["methods"][0]["value"] - told["methods"][1]["value"])
     with pytest.raises(ponn.PonnError, match="no method 'magic'"):
         compare_methods(world.log, ("magic",))
 
@@ -90,6 +94,76 @@ def test_a_log_is_read_as_the_policys_own_was(world, tmp_path):
     assert again.digest == log.digest
     assert again.minimize
     assert again.reward_range == (0.0, 2.0)
+
+
+# What speaks against a value -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def biased():
+    """A log in which some actions are hardly ever taken in some cases, and what was learned from it."""
+    made = synthetic(rows=2_500, features=4, actions=3, relevant=2, effect=0.2, bias=2.5, seed=5)
+    return made, learn_with_holdout(made.log, "lr-l1", seed=1)
+
+
+def test_unsupported_recommendations_are_counted_and_the_safer_policy_is_valued(biased):
+    made, found = biased
+    kept = made.log.take(made.log.split_rows(0.7, 1)[1])
+    supported = found.policy.recommend(kept).column("supported").to_numpy()
+    assert 0 < (~supported).sum() == found.worth.unsupported
+    told = found.as_json()
+    assert told["unsupported"] == {"rows": int((~supported).sum()), "share": float((~supported).mean())}
+    safer = evaluate(ponn.SupportedOnly(found.policy), kept, allow_low_overlap=True, seed=1)
+    assert told["value"]["supported_only"]["value"] == safer.value
+    assert found.value["supported_only"].ess > found.value["policy"].ess
+
+
+def test_a_fully_supported_policy_has_no_safer_one(world, outcome):
+    assert outcome.worth.unsupported == 0
+    assert outcome.worth.supported_only is None
+    drawn = worth(ponn.Sampled(outcome.policy), world.log)
+    assert (drawn.unsupported, drawn.supported_only) == (None, None)
+
+
+def test_a_better_policy_says_what_would_overturn_it(outcome):
+    found = outcome.worth.sensitivity
+    assert found.breaking_gamma > 1
+    assert outcome.policy.evaluation["sensitivity"]["breaking_gamma"] == found.breaking_gamma
+
+
+def test_a_policy_that_cannot_be_valued_is_not_lost(world, tmp_path, monkeypatch):
+    from click.testing import CliRunner
+
+    import ponn.holdout as module
+    from ponn.cli import ponn as command
+
+    def fails(*_, **__):
+        raise ponn.PonnError("no value today.")
+
+    monkeypatch.chdir(tmp_path)
+    write_table(world.log.table, tmp_path / "log.csv")
+    monkeypatch.setattr(module, "worth", fails)
+    done = CliRunner().invoke(command, ["learn", "log.csv", *FLAGS, "--out", "kept.ponn"])
+    assert isinstance(done.exception, ponn.PonnError)
+    assert "is in kept.ponn, but it could not be valued: no value today." in str(done.exception)
+    kept = ponn.load("kept.ponn")
+    assert kept.evaluation is None
+    monkeypatch.undo()
+    log = read_same_log(kept, tmp_path / "log.csv")
+    assert evaluate(kept, log, allow_low_overlap=True).n == 900  # it still knows the rows that were kept aside
+
+
+def test_subgroups_by_a_column_that_the_policy_does_not_look_at(world, tmp_path):
+    write_table(world.log.table, tmp_path / "log.csv")
+    log = ponn.read_log(tmp_path / "log.csv", action="action", reward="reward", ignore=["x1"])
+    policy = learn_with_holdout(log, "lr-l1").policy
+    again = read_same_log(policy, tmp_path / "log.csv", also=("x1", "x2"))
+    assert again.digest == log.digest
+    found = worth(policy, again, by=("x1", "x2"), allow_low_overlap=True)
+    assert [one.column for one in found.subgroups.groups] == ["x1"] * 4 + ["x2"] * 4
+    assert sum(one.rows for one in found.subgroups.groups) == 2 * 900
+    with pytest.raises(ponn.PonnError, match="no column 'ward'"):
+        read_same_log(policy, tmp_path / "log.csv", also=("ward",))
 
 
 # Commands ---------------------------------------------------------------------------------------------------
@@ -118,7 +192,18 @@ def test_learn_evaluate_and_compare_on_the_command_line(folder):
     valued = run("evaluate", "policy.ponn", "log.csv", "--json", "--require-improvement", cwd=folder)
     assert valued.returncode == 0, valued.stderr
     assert json.loads(valued.stdout)["n"] == told["value"]["policy"]["n"]
-    compared = run("compare", "log.csv", *FLAGS, "--methods", "lr-l1,logging", cwd=folder)
+    assert json.loads(valued.stdout)["logging"]["value"] == told["value"]["logging"]["value"]
+    looked = run("evaluate", "policy.ponn", "log.csv", "--by", "x1", "--gamma", "1.2", "--json", cwd=folder)
+    more = json.loads(looked.stdout)
+    assert [one["column"] for one in more["subgroups"]["groups"]] == ["x1"] * 4
+    assert more["sensitivity"]["gamma"] == 1.2
+    shown = run("evaluate", "policy.ponn", "log.csv", "--by", "x1", "--gamma", "1.2", cwd=folder).stdout
+    assert "all 12 intervals hold together with 95 %" in shown
+    assert "changed the odds of an action by up to 1.2" in shown
+    assert "An unseen cause would have to change the odds" in shown
+    how = ("--methods", "lr-l1,logging", "--interval", "bernstein", "--estimator", "ips")
+    compared = run("compare", "log.csv", *FLAGS, *how, cwd=folder)
+    assert json.loads(compared.stdout)["differences"][0]["interval"] == "bernstein", compared.stderr
     assert json.loads(compared.stdout)["best"] == "lr-l1", compared.stderr
 
 

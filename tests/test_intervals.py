@@ -457,7 +457,7 @@ def test_verdict_sentences_and_units():
     assert str(within).startswith("Not better than current practice by more than 0.1 with 95 % confidence: ")
     open_ = str(verdict(a_difference(0.05, 0.06)))
     assert open_.startswith("Not enough evidence to say whether")
-    assert open_.endswith("About 3,300 rows like these would settle it.")
+    assert open_.endswith("About 3,300 rows like these, 2,300 more, would settle it.")
     assert str(verdict(a_difference(0.0, 0.06))).endswith("effective 500).")
 
 

@@ -1,14 +1,17 @@
 """Step A: known propensities stay, unknown ones are estimated on the right rows, diagnostics are the stated sums."""
 
+import warnings
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
 
 import ponn
 from ponn.encode import Encoding
-from ponn.propensity import Propensities, calibration_error, fold_numbers, overlap, propensities
+from ponn.propensity import Propensities, calibration_error, fit_converges, fold_numbers, overlap, propensities
 from ponn.settings import Settings
 from ponn.synthetic import synthetic
 
@@ -216,3 +219,19 @@ def test_weights_are_one_over_p():
     p = np.array([0.5, 0.1])
     found = Propensities(p, None, np.ones(2, bool), 4.0, "known", 1, ())
     assert found.weights.tolist() == [2.0, 4.0]
+
+
+def test_fits_that_stop_early_are_counted():
+    _, log = world_log(300)
+    found = propensities(log, Encoding.fit(log), classifier=LogisticRegression(max_iter=1), folds=3)
+    assert "The propensity model stopped before it converged in 3 of 3 fits." in found.notes
+
+
+def test_other_warnings_of_a_fit_stay_warnings():
+    class Careless(LogisticRegression):
+        def fit(self, X, y):
+            warnings.warn("look here", UserWarning, stacklevel=1)
+            return super().fit(X, y)
+
+    with pytest.warns(UserWarning, match="look here"):
+        assert fit_converges(Careless(), np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1]))

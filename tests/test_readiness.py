@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import ponn
+from ponn.synthetic import synthetic
 
 ROLES = {"action": "drug", "reward": "days"}
 
@@ -122,3 +123,25 @@ def test_means_of_huge_outcomes_are_finite():
     table["days"] = np.where(np.array(table["days"]) == 1, 1.7e308, 1.6e308)
     found = ponn.check(table, **ROLES)
     assert all(np.isfinite(one.mean_reward) for one in found.actions)
+
+
+def test_what_an_action_would_be_worth_to_everyone_shows_what_the_bias_did():
+    """Kidney stones: the treatment with the lower success rate would do better if everyone got it."""
+    log = ponn.simulate.world("kidney-stones", known_propensity=True).log
+    roles = {"action": "treatment", "reward": "success", "propensity": "propensity"}
+    found = ponn.check(log.table, **roles)
+    worth = dict(found.everyone)
+    assert worth["open surgery"].value == pytest.approx(634983 / 762700, abs=1e-12)
+    assert found.actions[0].mean_reward < found.actions[1].mean_reward
+    assert worth["open surgery"].value > worth["percutaneous nephrolithotomy"].value
+    assert all(one.trusted and one.low < one.value < one.high for one in worth.values())
+    told = json.loads(json.dumps(found.as_json(), default=str))["everyone"]
+    assert told[0]["action"] == "open surgery"
+    cost = dict(ponn.check(log.table, **roles, minimize=True).everyone)
+    assert cost["open surgery"].value == pytest.approx(worth["open surgery"].value, abs=1e-12)
+
+
+def test_an_action_that_few_rows_speak_for_is_marked():
+    hard = synthetic(rows=600, features=4, actions=4, relevant=2, bias=3.0)
+    everyone = [one for _, one in ponn.check(hard.log.table, action="action", reward="reward").everyone]
+    assert not all(one.trusted for one in everyone)

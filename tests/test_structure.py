@@ -10,11 +10,11 @@ import ponn
 SOURCE = Path(ponn.__file__).parent
 ORDER = (
     *("errors", "settings", "source", "delimited", "files", "streams", "table", "profile", "roles", "log", "encode"),
-    *("propensity", "readiness"),
+    *("propensity",),
     *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
-    *("estimators", "intervals", "sensitivity"),
+    *("estimators", "intervals", "sensitivity", "readiness"),
     *("inference", "trees", "models", "policy", "scoring", "network", "objective", "train", "many"),
-    *("reward", "evaluation", "forests", "learners", "learning", "holdout"),
+    *("reward", "evaluation", "confounding", "subgroups", "worth", "forests", "learners", "learning", "holdout"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
 )
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ponn import datasets, simulate
+    from ponn.confounding import hidden_confounding
     from ponn.encode import Encoding
     from ponn.errors import LogError, PonnError
     from ponn.evaluation import CurrentPractice, FixedAction, Sampled, SupportedOnly, evaluate
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ponn.policy import Policy, load
     from ponn.readiness import check
     from ponn.settings import METHODS, Settings
+    from ponn.subgroups import value_by_group
     from ponn.world import World
 
 __version__ = "0.1.0"
@@ -26,6 +28,7 @@ PUBLIC = {
     "Estimate": "ponn.intervals",
     "evaluate": "ponn.evaluation",
     "FixedAction": "ponn.evaluation",
+    "hidden_confounding": "ponn.confounding",
     "LowOverlap": "ponn.intervals",
     "Sampled": "ponn.evaluation",
     "SupportedOnly": "ponn.evaluation",
@@ -38,6 +41,7 @@ PUBLIC = {
     "Policy": "ponn.policy",
     "read_log": "ponn.log",
     "Settings": "ponn.settings",
+    "value_by_group": "ponn.subgroups",
     "World": "ponn.world",
 }
 MODULES = ("datasets", "simulate")
@@ -60,10 +64,12 @@ __all__ = [
     "check",
     "datasets",
     "evaluate",
+    "hidden_confounding",
     "learn",
     "load",
     "read_log",
     "simulate",
+    "value_by_group",
 ]
 
 

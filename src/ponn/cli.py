@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ponn.holdout import Outcome
+    from ponn.holdout import Contest, Outcome
     from ponn.intervals import Estimate
     from ponn.learners import Progress
     from ponn.policy import Policy
     from ponn.readiness import Check
+    from ponn.subgroups import Subgroups
     from ponn.world import World
+    from ponn.worth import Worth
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 WORLD_NAMES = ("kidney-stones", "breast-cancer", "pendigits", "satimage", "optdigits", "actg175", "synthetic")
@@ -118,16 +120,12 @@ def print_check(found: "Check", log: str, reward: str) -> None:
 
     out = console()
     out.print(Text(f"{log}: {found.rows:,} rows", style="bold"))
-    actions = Table("action", "rows", "share", f"mean {reward}", title="Actions", title_justify="left")
-    for one in found.actions:
-        mean = "" if one.mean_reward is None else f"{one.mean_reward:.4g}"
-        actions.add_row(Text(str(one.action)), f"{one.rows:,}", f"{one.rows / found.rows:.1%}", mean)
     features = Table("feature", "kind", "levels or bins", "missing", "values", title="Features", title_justify="left")
     for line in found.features:
         levels = "" if line.levels is None else str(line.levels)
         missing = f"{line.missing:,}" if line.missing else ""
         features.add_row(Text(line.name), line.kind, levels, missing, Text(line.values))
-    for table in (actions, features, overlap_table(found)):
+    for table in (action_table(found, reward), features, overlap_table(found)):
         if table.row_count:
             out.print(table)
     for title, lines in (("Notes", found.notes), ("Worth a look", found.suspicious)):
@@ -139,6 +137,23 @@ def print_check(found: "Check", log: str, reward: str) -> None:
         out.print(Text("Ready: ", style="bold green") + Text(found.why))
     else:
         out.print(Text("Not ready, because: ", style="bold red") + Text(found.why))
+
+
+def action_table(found: "Check", reward: str) -> "Table":
+    """Each action's rows and mean outcome and, where Step A could be done, what it would be worth to everyone."""
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = ["action", "rows", "share", f"mean {reward}"]
+    columns += ["if everyone got it (95 %)", ""] if found.everyone else []
+    table = Table(*columns, title="Actions", title_justify="left")
+    everyone = dict(found.everyone)
+    for one in found.actions:
+        mean = "" if one.mean_reward is None else f"{one.mean_reward:.4g}"
+        value = everyone.get(one.action)
+        more = () if value is None else (value_and_ends(value), Text(doubt_of(value)))
+        table.add_row(Text(str(one.action)), f"{one.rows:,}", f"{one.rows / found.rows:.1%}", mean, *more)
+    return table
 
 
 def overlap_table(found: "Check") -> "Table":
@@ -212,8 +227,20 @@ def learn(
     columns["features"] = columns["features"] or None
     settings = dict(map(parse_setting, changes))
     rows = read_log(log, **columns)
-    with learning_progress() as tell:
-        found = learn_with_holdout(rows, method, tune, seed, holdout=holdout, level=level, progress=tell, **settings)
+    kept: list[Policy] = []
+
+    def keep(policy: "Policy") -> None:
+        policy.save(out)
+        kept.append(policy)
+
+    try:
+        with learning_progress() as tell:
+            asked: dict[str, Any] = {"holdout": holdout, "level": level, "progress": tell, "keep": keep}
+            found = learn_with_holdout(rows, method, tune, seed, **asked, **settings)
+    except PonnError as error:
+        if not kept:
+            raise
+        raise PonnError(f"The policy was learned and is in {out}, but it could not be valued: {error}") from error
     found.policy.save(out)
     if as_json:
         made = found.policy.provenance
@@ -251,30 +278,72 @@ def print_outcome(found: "Outcome") -> None:
 
     out = console()
     names = {"policy": "this policy", "logging": "current practice", "best_fixed": f"always {found.best_fixed}"}
+    names["supported_only"] = SUPPORTED_ONLY
     out.print(value_table({names[name]: one for name, one in found.value.items()}))
     out.print(Text(str(found.verdict), style="bold"))
+    print_doubts(found.worth)
 
 
-def value_table(values: "Mapping[str, Estimate]") -> "Table":
+SUPPORTED_ONLY = "this policy, supported actions only"
+
+
+def print_doubts(found: "Worth", asked_for_gamma: bool = False) -> None:
+    """What speaks against a value: unsupported recommendations, and hidden causes of the logged decisions."""
+    from ponn.confounding import what_overturns
+
+    out = console()
+    if found.unsupported:
+        share = f"{found.unsupported:,} of {found.rows:,} rows ({found.unsupported / found.rows:.1%})"
+        out.print(f"In {share} the recommended action was hardly ever taken in such cases.", markup=False)
+    if found.sensitivity is not None and asked_for_gamma:
+        out.print(str(found.sensitivity), markup=False)
+    if found.sensitivity is not None and found.verdict.kind == "better":
+        out.print(what_overturns(found.sensitivity.breaking_gamma), markup=False)
+
+
+def value_table(values: "Mapping[str, Estimate]", title: str = "On rows kept aside") -> "Table":
     """Values with intervals, one line each; what is not to be trusted says why."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("policy", "value", "interval", "effective rows", "", title="On rows kept aside", title_justify="left")
+    table = Table("policy", "value", "interval", "effective rows", "", title=title, title_justify="left")
     for name, one in values.items():
-        doubt = "" if one.trusted else "not trusted: " + "; ".join(one.warnings)
+        doubt = doubt_of(one)
         ends = f"{one.low:.4g} to {one.high:.4g} ({100 * one.level:g} %)"
         table.add_row(Text(str(name)), f"{one.value:.4g}", ends, f"{one.ess:,.0f} of {one.n:,}", Text(doubt))
     return table
 
 
+def doubt_of(one: "Estimate") -> str:
+    """Why a number is not to be trusted; empty where it is."""
+    return "" if one.trusted else "not trusted: " + "; ".join(one.warnings)
+
+
+VALUING = (
+    click.option(
+        "--estimator", default="dr", show_default=True, help="dr, sndr, ips, snips, truncated-ips, switch-dr, dros, dm."
+    ),
+    click.option("--interval", default="normal", show_default=True, help="normal, bootstrap, bernstein, sequence."),
+)
+
+
+def valuing_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say how a value is found."""
+    for option in reversed(VALUING):
+        command = option(command)
+    return command
+
+
 @ponn.command()
 @log_options
 @click.option("--methods", default="ponn-b,ponn,poem,lr-l1,direct-forest", show_default=True, metavar="A,B,...")
+@valuing_options
 @learning_options
 def compare(
     log: str,
     methods: str,
+    estimator: str,
+    interval: str,
     tune: bool,
     changes: tuple[str, ...],
     holdout: float,
@@ -299,13 +368,22 @@ def compare(
     if not names:
         raise PonnError("--methods names no method; expected names with commas between, e.g. ponn-b,lr-l1.")
     settings, rows = dict(map(parse_setting, changes)), read_log(log, **columns)
+    asked: dict[str, Any] = {"holdout": holdout, "level": level, "estimator": estimator, "interval": interval}
     with learning_progress() as tell:
-        found = compare_methods(rows, names, tune, seed, holdout=holdout, level=level, progress=tell, **settings)
+        found = compare_methods(rows, names, tune, seed, **asked, progress=tell, **settings)
     if as_json:
         click.echo(json.dumps(found.as_json()))
-        return
+    else:
+        print_contest(found)
+
+
+def print_contest(found: "Contest") -> None:
+    """Values of several methods, their paired differences and the verdicts, for people."""
     out = console()
     out.print(value_table(found.comparison.values))
+    if found.comparison.differences:
+        pairs = {f"{one} minus {other}": gain for (one, other), gain in found.comparison.differences.items()}
+        out.print(value_table(pairs, title="Paired differences"))
     for name, one in found.comparison.verdicts.items():
         out.print(f"{name}: {one.kind}", markup=False)
     out.print(f"Best on the validation rows: {found.best}", markup=False)
@@ -314,11 +392,12 @@ def compare(
 @ponn.command()
 @click.argument("policy", type=click.Path())
 @click.argument("log", type=click.Path())
-@click.option(
-    "--estimator", default="dr", show_default=True, help="dr, sndr, ips, snips, truncated-ips, switch-dr, dros, dm."
-)
-@click.option("--interval", default="normal", show_default=True, help="normal, bootstrap, bernstein, sequence.")
+@valuing_options
 @click.option("--level", type=float, default=0.95, show_default=True, help="Confidence of the interval.")
+@click.option("--by", multiple=True, metavar="COL", help="Value each subgroup of a column by itself; repeat.")
+@click.option(
+    "--gamma", type=float, metavar="X", help="Bounds if an unseen cause changed the odds of an action by up to X."
+)
 @click.option("--sample", is_flag=True, help="Value the policy as it draws, not as it recommends.")
 @click.option("--allow-low-overlap", is_flag=True, help="Print the number even where it cannot be trusted, marked.")
 @click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless better than current practice.")
@@ -329,6 +408,8 @@ def evaluate(
     estimator: str,
     interval: str,
     level: float,
+    by: tuple[str, ...],
+    gamma: float | None,
     sample: bool,
     allow_low_overlap: bool,
     require_improvement: bool,
@@ -340,30 +421,67 @@ def evaluate(
     kept aside then are used.
 
     \b
-    Example:
+    Examples:
       ponn evaluate clinic.ponn visits.csv
+      ponn evaluate clinic.ponn visits.csv --by age --by ward --gamma 1.5
     """
-    from ponn.evaluation import CurrentPractice, Sampled, against_practice, nuisances, unseen_rows, value_on
-    from ponn.evaluation import evaluate as value
-    from ponn.holdout import estimate_json, read_same_log
+    from ponn.evaluation import Sampled
+    from ponn.holdout import read_same_log
     from ponn.policy import load
+    from ponn.worth import worth
 
     loaded = load(policy)
-    valued = Sampled(loaded) if sample else loaded
-    rows = unseen_rows(valued, read_same_log(loaded, log))
-    fitted = nuisances(rows)
-    found = value(
-        valued, rows, estimator, level, interval=interval, allow_low_overlap=allow_low_overlap, corrections=fitted
+    found = worth(
+        Sampled(loaded) if sample else loaded,
+        read_same_log(loaded, log, also=by),
+        estimator,
+        level,
+        interval=interval,
+        by=by,
+        gamma=gamma,
+        allow_low_overlap=allow_low_overlap,
     )
-    judged = against_practice(valued, rows, fitted, estimator, level)
     if as_json:
-        click.echo(json.dumps(estimate_json(found) | {"verdict": judged.kind}))
+        click.echo(json.dumps(found.as_json()))
     else:
-        practice = value_on(CurrentPractice(), rows, fitted, estimator, level)
-        console().print(value_table({"this policy": found, "current practice": practice}))
-        console().print(str(judged), markup=False)
-    if require_improvement and judged.kind != "better":
+        print_worth(found, gamma is not None)
+    if require_improvement and found.verdict.kind != "better":
         sys.exit(3)
+
+
+def print_worth(found: "Worth", asked_for_gamma: bool) -> None:
+    """What a policy is worth, for people."""
+    out = console()
+    values = {"this policy": found.policy, "current practice": found.logging}
+    if found.supported_only is not None:
+        values[SUPPORTED_ONLY] = found.supported_only
+    out.print(value_table(values))
+    if found.subgroups is not None:
+        out.print(subgroup_table(found.subgroups))
+    out.print(str(found.verdict), markup=False)
+    print_doubts(found, asked_for_gamma)
+    for note in found.notes:
+        click.echo(note, err=True)
+
+
+def subgroup_table(found: "Subgroups") -> "Table":
+    """Values per subgroup with intervals that hold together; what is not to be trusted says why."""
+    from rich.table import Table
+    from rich.text import Text
+
+    title = f"Subgroups (all {3 * len(found.groups)} intervals hold together with {100 * found.level:g} %)"
+    table = Table("subgroup", "rows", "this policy", "current practice", "difference", "", title=title)
+    for one in found.groups:
+        joined = f" ({one.joined} levels)" if one.joined > 1 else ""
+        name, doubt = Text(f"{one.column}: {one.level}{joined}"), Text(doubt_of(one.difference))
+        numbers = map(value_and_ends, (one.policy, one.logging, one.difference))
+        table.add_row(name, f"{one.rows:,}", *numbers, doubt)
+    return table
+
+
+def value_and_ends(one: "Estimate") -> str:
+    """A value and its interval in one cell."""
+    return f"{one.value:.3g} ({one.low:.3g} to {one.high:.3g})"
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

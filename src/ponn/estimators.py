@@ -207,11 +207,16 @@ ESTIMATORS = (*PLAIN, *REDUCED)
 
 def valuation(estimator: str, t: Terms, parameter: float | None = None, group: np.ndarray | None = None) -> Valuation:
     """The estimator's value of the terms; where it takes a parameter and none is given, `tuned` chooses it."""
-    if estimator not in ESTIMATORS:
-        raise PonnError(f"There is no estimator {estimator!r}; expected one of {', '.join(ESTIMATORS)}.")
+    check_estimator(estimator)
     if estimator in PLAIN:
         return PLAIN[estimator](t)
     return tuned(estimator, t, group) if parameter is None else reduced(estimator, t, parameter, group)
+
+
+def check_estimator(estimator: str) -> None:
+    """Raise PonnError for a name that no estimator has."""
+    if estimator not in ESTIMATORS:
+        raise PonnError(f"There is no estimator {estimator!r}; expected one of {', '.join(ESTIMATORS)}.")
 
 
 def reduced(estimator: str, t: Terms, parameter: float, group: np.ndarray | None = None) -> Valuation:

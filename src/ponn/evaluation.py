@@ -8,19 +8,24 @@ Q        r_hat(a, x_j), cross-fitted predictions of a reward model      [n, k]
 Everything here works with rewards in [0, 1]; what users see is in their own unit.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from ponn.encode import Encoding
 from ponn.errors import PonnError, listing
-from ponn.estimators import Terms, Valuation, logged_value, terms, valuation
+from ponn.estimators import Terms, Valuation, check_estimator, logged_value, terms, valuation
 from ponn.intervals import (
+    FEWEST_EFFECTIVE,
     Estimate,
     Interval,
     LowOverlap,
+    Overlap,
     Verdict,
     bernstein_interval,
     bootstrap,
@@ -35,17 +40,17 @@ from ponn.intervals import (
 from ponn.log import Log
 from ponn.models import greedy
 from ponn.policy import Policy
-from ponn.propensity import fold_numbers, propensities
+from ponn.propensity import fold_numbers, propensities, stops_told
 from ponn.reward import cross_fitted_rewards
 from ponn.settings import Settings
 
 FOLDS = 5
-FEWEST_EFFECTIVE = 30.0  # with fewer effective rows a normal interval is not to be trusted
 FEWEST_LOGGED = 10  # rows of an action the policy wants; with fewer its reward is guesswork
 WANTED = 0.01  # a policy wants an action that it gives at least this share of its probability
 FOR_EVERY_N = ("bernstein", "sequence")  # not only for large n
 INTERVALS = ("normal", "bootstrap", *FOR_EVERY_N)
 BOOTSTRAPS = 200
+ORIGINAL_ROW = "row of the log"  # the column that keeps copies of a resampled row in one fold
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class Nuisances:
     model: str  # "known" or what estimated the propensities
     notes: tuple[str, ...]
     settings: Settings = field(default_factory=Settings)  # with which a bootstrap estimates the propensities again
+    folds: int = FOLDS
 
 
 def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS, seed: int = 0) -> Nuisances:
@@ -94,8 +100,12 @@ def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS,
     encoding = Encoding.fit(log, settings)
     found = propensities(log, encoding, settings, folds=folds, seed=seed)
     fold = fold_numbers(log, folds, seed)
-    Q = cross_fitted_rewards(encoding.design(log), log.A, log.R, log.row_weights, len(log.actions), fold, settings)
-    return Nuisances(found.p, Q, found.model, found.notes, settings)
+    converged: list[bool] = []
+    Q = cross_fitted_rewards(
+        encoding.design(log), log.A, log.R, log.row_weights, len(log.actions), fold, settings, converged
+    )
+    notes = (*found.notes, *stops_told("reward model", converged))
+    return Nuisances(found.p, Q, found.model, notes, settings, folds)
 
 
 # The policy on the rows of a log ---------------------------------------------------------------------------
@@ -145,6 +155,16 @@ def checked_probabilities(h: np.ndarray, log: Log) -> np.ndarray:
 # One value --------------------------------------------------------------------------------------------------
 
 
+class Asked(NamedTuple):
+    """How a value is to be found."""
+
+    estimator: str = "dr"
+    level: float = 0.95
+    interval: str = "normal"
+    parameter: float | None = None  # m, tau or lambda of the estimators that have one; None: chosen by the rows
+    seed: int = 0
+
+
 def evaluate(
     policy: Valued,
     log: Log,
@@ -167,9 +187,7 @@ def evaluate(
     refits the propensities; bernstein, for every number of rows; sequence, valid however often one looks.
     Raises LowOverlap, which carries the number, where it cannot be trusted; allow_low_overlap returns it marked.
     """
-    check_options(estimator, level, interval)
-    if interval == "sequence" and (log.weight is not None or log.columns.group is not None):
-        raise PonnError("The interval 'sequence' knows neither row weights nor groups; ask for 'bernstein'.")
+    check_options(log, estimator, level, interval)
     log = unseen_rows(policy, log)
     fitted = corrections or nuisances(log, settings, seed=seed)
     found = value_on(policy, log, fitted, estimator, level, interval, parameter, seed)
@@ -178,14 +196,17 @@ def evaluate(
     return found
 
 
-def check_options(estimator: str, level: float, interval: str) -> None:
+def check_options(log: Log, estimator: str, level: float, interval: str) -> None:
     """Raise PonnError for what cannot be asked for."""
+    check_estimator(estimator)
     if not 0.5 <= level < 1:
         raise PonnError(f"The level is {level}; expected a number from 0.5 to below 1, e.g. 0.95.")
     if interval not in INTERVALS:
         raise PonnError(f"There is no interval {interval!r}; expected one of {', '.join(INTERVALS)}.")
     if interval in FOR_EVERY_N and estimator not in ("ips", "truncated-ips"):
         raise PonnError(f"The interval {interval!r} belongs to ips; ask for estimator='ips', not {estimator!r}.")
+    if interval == "sequence" and (log.weight is not None or log.columns.group is not None):
+        raise PonnError("The interval 'sequence' knows neither row weights nor groups; ask for 'bernstein'.")
 
 
 def unseen_rows(policy: Valued, log: Log) -> Log:
@@ -202,6 +223,62 @@ def source_of(policy: Valued) -> Mapping[str, Any]:
     return learned.provenance.get("source", {}) if isinstance(learned, Policy) else {}
 
 
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A policy on the rows of a log: what its value is made of, and what speaks against trusting it."""
+
+    log: Log
+    fitted: Nuisances
+    h: np.ndarray  # [n, k]
+    t: Terms
+    overlap: Overlap
+    unsure: tuple[str, ...]  # what the rows cannot tell
+    reused: tuple[str, ...]  # whether the policy knows the rows
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why its value should not be trusted; nothing where it can be."""
+        return self.unsure + self.reused
+
+    @cached_property
+    def group(self) -> np.ndarray | None:
+        """Rows of one group share a number; None without groups."""
+        return group_of(self.log)
+
+    def valuation(self, asked: Asked) -> Valuation:
+        """Its value, with the influence of each row."""
+        return valuation(asked.estimator, self.t, asked.parameter, self.group)
+
+
+def scored(policy: Valued, log: Log, fitted: Nuisances) -> Scored:
+    """The policy on these rows."""
+    h = probabilities_on(policy, log)
+    t = terms(h, log.A, log.R, fitted.p, fitted.Q, log.weight)
+    seen = overlap(t.w * t.weight)
+    return Scored(log, fitted, h, t, seen, low_overlap(log, h, seen), known_rows(policy, log))
+
+
+def low_overlap(log: Log, h: np.ndarray, seen: Overlap) -> tuple[str, ...]:
+    """Why these rows say too little about a policy; nothing where they say enough."""
+    counts, wanted = np.bincount(log.A, minlength=h.shape[1]), h.mean(axis=0)
+    rare = (
+        f"the policy takes action {action!r} in {share:.1%} of the rows, the log only in {count} of them"
+        for action, share, count in zip(log.actions, wanted, counts, strict=True)
+        if share >= WANTED and count < FEWEST_LOGGED
+    )
+    return (*seen.warnings(FEWEST_EFFECTIVE), *rare)
+
+
+def known_rows(policy: Valued, log: Log) -> tuple[str, ...]:
+    """Whether the policy learned from these rows; nothing where it did not."""
+    source = source_of(policy)
+    if not source:
+        return ()
+    if source.get("digest") == log.digest:
+        return ("these are the very rows that the policy learned from",)
+    return ("the policy learned from most of these rows",) if source.get("whole") == log.digest else ()
+
+
 def value_on(
     policy: Valued,
     log: Log,
@@ -213,21 +290,38 @@ def value_on(
     seed: int = 0,
 ) -> Estimate:
     """An estimate in the log's unit; marked where it is not to be trusted."""
-    group = group_of(log)
     if isinstance(policy, CurrentPractice):
-        found = logged_value(log.R, log.weight)
-        told = estimated(found, "mean", normal_interval(found, level, group), float(len(log)), group=group)
-        return told.in_unit(log.reward_range, log.minimize)
-    h = probabilities_on(policy, log)
-    t = terms(h, log.A, log.R, fitted.p, fitted.Q, log.weight)
-    found = valuation(estimator, t, parameter, group)
-    ends = interval_of(
-        interval, found, t, level, group, lambda rows: refitted_value(h, log, fitted, estimator, rows), seed
-    )
-    told = estimated(found, estimator, ends, overlap(t.w * t.weight).ess, group=group)
-    if interval in FOR_EVERY_N and fitted.model != "known":
-        told = replace(told, warnings=(f"the interval {interval!r} takes the estimated propensities as true",))
-    return told.in_unit(log.reward_range, log.minimize).distrusted(*reasons_to_doubt(policy, log, h, t))
+        return practice_on(log, level)
+    return value_of(scored(policy, log, fitted), Asked(estimator, level, interval, parameter, seed))
+
+
+def practice_on(log: Log, level: float) -> Estimate:
+    """Current practice on these rows, in the log's unit."""
+    found, group = logged_value(log.R, log.weight), group_of(log)
+    told = estimated(found, "mean", normal_interval(found, level, group), float(len(log)), group=group)
+    return told.in_unit(log.reward_range, log.minimize)
+
+
+def value_of(one: Scored, asked: Asked, again: np.ndarray | None = None) -> Estimate:
+    """An estimate in the log's unit; `again`: values on resamples, where they were made already."""
+    found = one.valuation(asked)
+    if asked.interval == "bootstrap":
+        ends = percentile_interval(replicates([one], asked)[:, 0] if again is None else again, asked.level)
+    else:
+        ends = interval_of(one, found, asked)
+    return told(found, ends, asked, one)
+
+
+def told(found: Valuation, ends: Interval, asked: Asked, one: Scored, other: Scored | None = None) -> Estimate:
+    """An estimate in the log's unit from a value or a paired difference and its interval, with all doubts."""
+    sides = [one] if other is None else [one, other]
+    ess = min(side.overlap.ess for side in sides)
+    made = estimated(found, asked.estimator, ends, ess, group=one.group, difference=other is not None)
+    if asked.interval in FOR_EVERY_N and one.fitted.model != "known":
+        taken = f"the interval {asked.interval!r} takes the estimated propensities as true"
+        made = replace(made, warnings=(taken,))
+    doubts = dict.fromkeys(doubt for side in sides for doubt in side.doubts)
+    return made.in_unit(one.log.reward_range, one.log.minimize).distrusted(*doubts)
 
 
 def group_of(log: Log) -> np.ndarray | None:
@@ -235,48 +329,47 @@ def group_of(log: Log) -> np.ndarray | None:
     return None if log.columns.group is None else log.group_numbers()
 
 
-def interval_of(
-    kind: str,
-    found: Valuation,
-    t: Terms,
-    level: float,
-    group: np.ndarray | None,
-    again: Callable[[np.ndarray], float],
-    seed: int,
-) -> Interval:
-    """The interval of this kind; `again` values the policy on a resample of rows."""
-    if kind == "bootstrap":
-        return percentile_interval(bootstrap(again, len(t.R), BOOTSTRAPS, seed, group), level)
-    if kind == "bernstein":
-        return bernstein_interval(t.w, t.R, level, weight=t.weight, group=group)
-    if kind == "sequence":
-        low, high = confidence_sequence(t.w, t.R, level)
+def interval_of(one: Scored, found: Valuation, asked: Asked, minus_logging: bool = False) -> Interval:
+    """The interval asked for, but for the bootstrap; minus_logging: of the value less that of current practice."""
+    t, level = one.t, asked.level
+    if asked.interval == "bernstein":
+        return bernstein_interval(t.w, t.R, level, weight=t.weight, group=one.group, minus_logging=minus_logging)
+    if asked.interval == "sequence":
+        low, high = confidence_sequence(t.w, t.R, level, minus_logging=minus_logging)
         return Interval(float(low[-1]), float(high[-1]), "sequence", level)
-    return normal_interval(found, level, group)
+    return normal_interval(found, level, one.group)
 
 
-def refitted_value(h: np.ndarray, log: Log, fitted: Nuisances, estimator: str, rows: np.ndarray) -> float:
-    """The value on a resample, its propensities estimated again where they were estimated."""
+def replicates(sides: Sequence[Scored], asked: Asked) -> np.ndarray:
+    """Values of policies on resamples of their rows, those of current practice last; propensities are refitted.
+
+    The reward model is not: doubly robust values hardly depend on it.
+    """
+    log, fitted = sides[0].log, sides[0].fitted
+
+    def again(rows: np.ndarray) -> tuple[float, ...]:
+        part, p = log.take(rows), refitted_propensities(log, fitted, rows, asked.seed)
+        Q = None if fitted.Q is None else fitted.Q[rows]
+        made = (terms(one.h[rows], part.A, part.R, p, Q, part.weight) for one in sides)
+        values = (valuation(asked.estimator, t, asked.parameter, group_of(part)).value for t in made)
+        return (*values, logged_value(part.R, part.weight).value)
+
+    return bootstrap(again, len(log), BOOTSTRAPS, asked.seed, sides[0].group)  # [repetitions, policies + 1]
+
+
+def refitted_propensities(log: Log, fitted: Nuisances, rows: np.ndarray, seed: int) -> np.ndarray:
+    """Propensities of a resample, estimated again where they were estimated, each row's from other folds.
+
+    Copies of a row stay in one fold, like the rows of a group: a model that saw its copy has seen the row.
+    """
+    if fitted.model == "known":
+        return fitted.p[rows]
     part = log.take(rows)
-    p = fitted.p[rows]
-    if fitted.model != "known":
-        p = propensities(part, Encoding.fit(part, fitted.settings), fitted.settings).p
-    Q = None if fitted.Q is None else fitted.Q[rows]
-    return valuation(estimator, terms(h[rows], part.A, part.R, p, Q, part.weight)).value
-
-
-def reasons_to_doubt(policy: Valued, log: Log, h: np.ndarray, t: Terms) -> tuple[str, ...]:
-    """Why a value should not be trusted; none when it can be."""
-    reasons = [*overlap(t.w * t.weight).warnings(FEWEST_EFFECTIVE)]
-    counts, wanted = np.bincount(log.A, minlength=h.shape[1]), h.mean(axis=0)
-    reasons += [
-        f"the policy takes action {action!r} in {share:.1%} of the rows, the log only in {count} of them"
-        for action, share, count in zip(log.actions, wanted, counts, strict=True)
-        if share >= WANTED and count < FEWEST_LOGGED
-    ]
-    if source_of(policy).get("digest") == log.digest:
-        reasons.append("these are the very rows that the policy learned from")
-    return tuple(reasons)
+    if log.columns.group is None:
+        table = part.table.append_column(ORIGINAL_ROW, pa.array(rows))
+        part = replace(part, table=table, columns=replace(part.columns, group=ORIGINAL_ROW))
+    encoding = Encoding.fit(part, fitted.settings)
+    return propensities(part, encoding, fitted.settings, folds=fitted.folds, seed=seed).p
 
 
 # Several policies on the same rows -------------------------------------------------------------------------
@@ -284,10 +377,11 @@ def reasons_to_doubt(policy: Valued, log: Log, h: np.ndarray, t: Terms) -> tuple
 
 @dataclass(frozen=True)
 class Comparison:
-    """Values of several policies on the same rows, and the paired verdict of each against current practice."""
+    """Values of several policies on the same rows, verdicts against current practice, and paired differences."""
 
     values: Mapping[str, Estimate]
     verdicts: Mapping[str, Verdict]
+    differences: Mapping[tuple[str, str], Estimate]  # the first less the second, each interval by itself
 
 
 def compare_policies(
@@ -296,6 +390,7 @@ def compare_policies(
     estimator: str = "dr",
     level: float = 0.95,
     *,
+    interval: str = "normal",
     settings: Settings | None = None,
     corrections: Nuisances | None = None,
     seed: int = 0,
@@ -303,23 +398,75 @@ def compare_policies(
     """Value policies on the same rows with the same corrections, and say of each whether it beats current practice.
 
     "better" holds with probability `level`: the lower end of the paired difference is a one-sided bound at that level.
+    Differences between policies are paired as well, their intervals two-sided at `level`.
     """
+    check_options(log, estimator, level, interval)
     fitted = corrections or nuisances(log, settings, seed=seed)
-    values = {name: value_on(policy, log, fitted, estimator, level) for name, policy in policies.items()}
-    verdicts = {
-        name: against_practice(policy, log, fitted, estimator, level)
-        for name, policy in policies.items()
-        if not isinstance(policy, CurrentPractice)
+    asked = Asked(estimator, level, interval, None, seed)
+    names = [name for name, one in policies.items() if not isinstance(one, CurrentPractice)]
+    sides = {name: scored(policies[name], log, fitted) for name in names}
+    drawn = replicates(list(sides.values()), asked) if interval == "bootstrap" and sides else None
+    again: dict[str | None, np.ndarray] = {} if drawn is None else dict(zip([*names, None], drawn.T, strict=True))
+    values = {
+        name: value_of(sides[name], asked, again.get(name)) if name in sides else practice_on(log, level)
+        for name in policies
     }
-    return Comparison(values, verdicts)
+    verdicts = {name: judged(one, asked, drawn_gain(again, name, None)) for name, one in sides.items()}
+    differences = {
+        (one, other): difference(sides[one], sides[other], asked, drawn_gain(again, one, other))
+        for one, other in combinations(names, 2)
+    }
+    return Comparison(values, verdicts, differences)
 
 
-def against_practice(policy: Valued, log: Log, fitted: Nuisances, estimator: str, level: float) -> Verdict:
+def drawn_gain(again: Mapping[str | None, np.ndarray], one: str, other: str | None) -> np.ndarray | None:
+    """One policy's values on resamples less another's (None: current practice), where there are any."""
+    return again[one] - again[other] if again else None
+
+
+def against_practice(
+    policy: Valued,
+    log: Log,
+    fitted: Nuisances,
+    estimator: str,
+    level: float,
+    interval: str = "normal",
+    seed: int = 0,
+) -> Verdict:
     """Is the policy better than current practice? By the paired difference on these rows."""
-    h, group = probabilities_on(policy, log), group_of(log)
-    t = terms(h, log.A, log.R, fitted.p, fitted.Q, log.weight)
-    gain = valuation(estimator, t, None, group) - logged_value(log.R, log.weight)
-    ends = normal_interval(gain, both_sides(level), group)
-    told = estimated(gain, estimator, ends, overlap(t.w * t.weight).ess, group=group, difference=True)
-    found = verdict(told.distrusted(*reasons_to_doubt(policy, log, h, t)))
-    return found.in_unit(log.reward_range, log.minimize)
+    return judged(scored(policy, log, fitted), Asked(estimator, level, interval, None, seed))
+
+
+def judged(one: Scored, asked: Asked, again: np.ndarray | None = None) -> Verdict:
+    """The verdict of a policy against current practice; `again`: differences on resamples, where they were made."""
+    asked = asked._replace(level=both_sides(asked.level))
+    gain = one.valuation(asked) - logged_value(one.log.R, one.log.weight)
+    if asked.interval == "bootstrap":
+        ends = percentile_interval(resampled_gain(one, asked) if again is None else again, asked.level)
+    else:
+        ends = interval_of(one, gain, asked, minus_logging=True)
+    found = estimated(gain, asked.estimator, ends, one.overlap.ess, group=one.group, difference=True)
+    return verdict(found.distrusted(*one.doubts)).in_unit(one.log.reward_range, one.log.minimize)
+
+
+def resampled_gain(one: Scored, asked: Asked) -> np.ndarray:
+    """The value less that of current practice on resamples."""
+    value, practice = replicates([one], asked).T
+    return value - practice  # [repetitions]
+
+
+def difference(one: Scored, other: Scored, asked: Asked, again: np.ndarray | None) -> Estimate:
+    """The paired difference of two policies in the log's unit; `again`: differences on resamples.
+
+    Bounds for every n have no paired form here: each value gets half of the error, and their ends are subtracted.
+    """
+    gain = one.valuation(asked) - other.valuation(asked)
+    if again is not None:
+        ends = percentile_interval(again, asked.level)
+    elif asked.interval in FOR_EVERY_N:
+        half = asked._replace(level=(1 + asked.level) / 2)
+        first, second = (interval_of(side, side.valuation(half), half) for side in (one, other))
+        ends = Interval(first.low - second.high, first.high - second.low, asked.interval, asked.level)
+    else:
+        ends = normal_interval(gain, asked.level, one.group)
+    return told(gain, ends, asked, one, other)

@@ -1,7 +1,7 @@
 """Learning with a holdout: rows that no step of learning sees say what the policy is worth and whether it is better."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,20 +14,23 @@ from ponn.evaluation import (
     CurrentPractice,
     FixedAction,
     Valued,
+    check_options,
     compare_policies,
     nuisances,
     probabilities_on,
     value_on,
 )
-from ponn.intervals import Estimate, Verdict
+from ponn.intervals import Estimate, Verdict, estimate_json
 from ponn.learners import Progress, silent
 from ponn.learning import VALID_SHARE, learn
-from ponn.log import Log, read_log
+from ponn.log import Log, find_column, read_log
 from ponn.policy import Policy
 from ponn.propensity import propensities
 from ponn.settings import method_named
+from ponn.table import read_table
+from ponn.worth import Worth, worth
 
-POLICY, LOGGING, BEST_FIXED = "policy", "logging", "best_fixed"
+BEST_FIXED = "best_fixed"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,21 +38,20 @@ class Outcome:
     """A policy, and what it is worth on rows it never saw beside current practice and the best single action."""
 
     policy: Policy
-    value: Mapping[str, Estimate]  # of "policy", "logging", "best_fixed"
+    value: Mapping[str, Estimate]  # of "policy", "logging", "best_fixed" and, where it differs, "supported_only"
     best_fixed: Any  # the action
-    verdict: Verdict
+    worth: Worth
+
+    @property
+    def verdict(self) -> Verdict:
+        """Is the policy better than current practice?"""
+        return self.worth.verdict
 
     def as_json(self) -> dict[str, Any]:
-        """value and verdict in plain values, in the shape that `ponn learn --json` prints."""
+        """value, verdict and what speaks against them in plain values, in the shape that `ponn learn --json` prints."""
         value = {name: estimate_json(one) for name, one in self.value.items()}
         value[BEST_FIXED]["action"] = self.best_fixed
-        return {"value": value, "verdict": self.verdict.kind}
-
-
-def estimate_json(found: Estimate) -> dict[str, Any]:
-    """An estimate in plain values."""
-    names = ("value", "low", "high", "n", "ess", "estimator", "level", "interval", "trusted")
-    return {name: getattr(found, name) for name in names} | {"warnings": list(found.warnings)}
+        return {"value": value} | self.worth.judgement_json()
 
 
 def learn_with_holdout(
@@ -61,21 +63,35 @@ def learn_with_holdout(
     holdout: float = 0.3,
     level: float = 0.95,
     progress: Progress | None = None,
+    keep: Callable[[Policy], None] | None = None,
     **settings: Any,
 ) -> Outcome:
-    """Learn from a part of the log and value the policy on the rest, which nothing was chosen by."""
+    """Learn from a part of the log and value the policy on the rest, which nothing was chosen by.
+
+    keep: is given the policy as soon as it is learned, before it is valued, so that nothing can lose it.
+    """
     say = progress or silent
     first, rest = log.split_rows(1 - holdout, seed)
     train, kept = log.take(first), log.take(rest)
     policy = learn(train, method, tune, seed, progress=progress, **settings)
-    say("Valuing the policy on rows it never saw")
-    action = best_fixed_action(train)
-    rivals: dict[str, Valued] = {POLICY: policy, LOGGING: CurrentPractice(), BEST_FIXED: FixedAction(action)}
-    found = compare_policies(rivals, kept, level=level, seed=seed)
-    outcome = Outcome(policy, found.values, action, found.verdicts[POLICY])
     source = policy.provenance["source"] | {"whole": log.digest, "holdout": holdout, "seed": seed}
-    provenance = dict(policy.provenance) | {"source": source}
-    return replace(outcome, policy=replace(policy, provenance=provenance, evaluation=outcome.as_json()))
+    policy = replace(policy, provenance=dict(policy.provenance) | {"source": source})
+    if keep is not None:
+        keep(policy)
+    say("Valuing the policy on rows it never saw")
+    outcome = valued(policy, best_fixed_action(train), kept, level, seed)
+    return replace(outcome, policy=replace(policy, evaluation=outcome.as_json()))
+
+
+def valued(policy: Policy, best_fixed: Any, kept: Log, level: float, seed: int) -> Outcome:
+    """The policy beside current practice and the best single action on rows that nothing was chosen by."""
+    fitted = nuisances(kept, seed=seed)
+    found = worth(policy, kept, level=level, allow_low_overlap=True, corrections=fitted, seed=seed)
+    value = {"policy": found.policy, "logging": found.logging}
+    value[BEST_FIXED] = value_on(FixedAction(best_fixed), kept, fitted, "dr", level)
+    if found.supported_only is not None:
+        value["supported_only"] = found.supported_only
+    return Outcome(policy, value, best_fixed, found)
 
 
 def best_fixed_action(log: Log) -> Any:
@@ -91,17 +107,31 @@ def fixed_value(action: Any, log: Log, p: np.ndarray) -> float:
     return snips(terms(h, log.A, log.R, p, None, log.weight)).value
 
 
-def read_same_log(policy: Policy, path: Any) -> Log:
-    """A log read with the columns, the reward's range and its direction that the policy was learned with."""
+def read_same_log(policy: Policy, path: Any, also: Sequence[str] = ()) -> Log:
+    """A log read with the columns, the reward's range and its direction that the policy was learned with.
+
+    also: columns that the policy does not look at, kept to make subgroups by.
+    """
     made = policy.provenance
     columns, reward = made["columns"], made["reward"]
-    return read_log(
+    log = read_log(
         path,
         **{role: columns[role] for role in ("action", "reward", "propensity", "group", "time", "weight")},
         features=columns["features"],
         minimize=reward["minimize"],
         reward_range=tuple(reward["range"]),
     )
+    more = [name for name in dict.fromkeys(also) if name not in log.table.column_names]
+    return with_columns(log, path, more) if more else log
+
+
+def with_columns(log: Log, path: Any, names: Sequence[str]) -> Log:
+    """The log with further columns of its file, which are no features."""
+    source = read_table(path)
+    for name in names:
+        find_column(source, "subgroups", name)
+        log = replace(log, table=log.table.append_column(name, source.table.column(name)))
+    return log
 
 
 # Several methods -----------------------------------------------------------------------------------------
@@ -123,7 +153,10 @@ class Contest:
             for name in self.comparison.values
         ]
         verdicts = {name: one.kind for name, one in self.comparison.verdicts.items()}
-        return {"methods": [one | {"verdict": verdicts.get(one["method"])} for one in methods], "best": self.best}
+        told = [one | {"verdict": verdicts.get(one["method"])} for one in methods]
+        pairs = self.comparison.differences.items()
+        differences = [{"method": one, "minus": other, **estimate_json(gain)} for (one, other), gain in pairs]
+        return {"methods": told, "best": self.best, "differences": differences}
 
 
 def compare_methods(
@@ -134,16 +167,20 @@ def compare_methods(
     *,
     holdout: float = 0.3,
     level: float = 0.95,
+    estimator: str = "dr",
+    interval: str = "normal",
     progress: Progress | None = None,
     **settings: Any,
 ) -> Contest:
     """Learn by several methods from the same rows and value them on rows that none of them saw.
 
+    estimator and interval as in `evaluate`; differences between the methods are paired, each interval by itself.
     `best` is chosen by the doubly robust value on the validation rows, so that the choice does not flatter its value.
     """
     say = progress or silent
     for method in methods:
         method_named(method)
+    check_options(log, estimator, level, interval)  # not only after hours of learning
     first, rest = log.split_rows(1 - holdout, seed)
     train, kept = log.take(first), log.take(rest)
     policies, seconds = {}, {}
@@ -153,7 +190,8 @@ def compare_methods(
         policies[method] = learn(train, method, tune, seed, progress=progress, **settings)
         seconds[method] = time.perf_counter() - started
     say("Valuing all of them on rows that none of them saw")
-    found = compare_policies({**policies, "current practice": CurrentPractice()}, kept, level=level, seed=seed)
+    sides: dict[str, Valued] = {**policies, "current practice": CurrentPractice()}
+    found = compare_policies(sides, kept, estimator, level, interval=interval, seed=seed)
     return Contest(policies, found, seconds, best_by_validation(policies, train, seed))
 
 

@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from ponn.estimators import Valuation, cluster_sums, mean_one, standard_error
 # Any bet below 1 is valid. 1/2, usual for values in [0, 1], loses by early large weights: of 4 kinds of weights and
 # n = 400, 2,000, 10,000 the interval with 0.1 was 0.3 to 1.2 times as wide; 0.2 and 0.05 were on average 12 % wider.
 LARGEST_BET = 0.1
+FEWEST_EFFECTIVE = 30.0  # with fewer effective rows a normal interval is not to be trusted
 POWER = 0.8  # rows_needed: the chance that so many rows settle the verdict, were the difference as estimated
 
 
@@ -95,6 +96,14 @@ class Estimate:
         doubt = "" if self.trusted else "; not trusted"
         rows = f"n = {self.n:,}, effective {self.ess:,.0f}"
         return f"{value} ({percent(self.level)}: {low} to {high}; {self.estimator}, {rows}{doubt})"
+
+
+def estimate_json(found: Estimate) -> dict[str, Any]:
+    """An estimate in plain values; an end that is infinite is null."""
+    names = ("value", "low", "high", "n", "ess", "estimator", "level", "interval", "trusted")
+    told = {name: getattr(found, name) for name in names}
+    told |= {end: told[end] if math.isfinite(told[end]) else None for end in ("low", "high")}
+    return told | {"warnings": list(found.warnings)}
 
 
 def decimals(width: float) -> int:
@@ -455,8 +464,14 @@ class Verdict:
         if self.kind == "not better":
             by = f" by more than {self.margin:g}" if self.margin else ""
             return f"Not better than current practice{by} with {percent(self.level)} confidence: {seen}"
-        more = f" About {self.rows_needed:,} rows like these would settle it." if self.rows_needed else ""
-        return f"Not enough evidence to say whether it is better than current practice: {seen}{more}"
+        return f"Not enough evidence to say whether it is better than current practice: {seen}{self.what_is_missing()}"
+
+    def what_is_missing(self) -> str:
+        """How many rows would settle it, where that can be said."""
+        if not self.rows_needed:
+            return ""
+        more = self.rows_needed - self.difference.n
+        return f" About {self.rows_needed:,} rows like these, {more:,} more, would settle it."
 
 
 def both_sides(level: float) -> float:

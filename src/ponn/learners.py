@@ -12,7 +12,7 @@ from ponn.inference import Architecture
 from ponn.log import Log
 from ponn.many import train_many
 from ponn.models import Model, Network, RewardNetwork, with_action
-from ponn.propensity import Propensities, likeliest_penalty, make_classifier
+from ponn.propensity import Propensities, fit_converges, likeliest_penalty, make_classifier, stops_told
 from ponn.relevance import Relevance
 from ponn.reward import fit_linear_rewards, fit_rewards, logistic_loss
 from ponn.settings import Settings
@@ -134,29 +134,33 @@ def logging_policy(
     prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress
 ) -> list[Fitted]:
     """Current practice as a policy, compared by the log loss of what was done in validation rows."""
-    valid, model = prepared.problem.valid, current_practice(prepared, options[0].settings)
+    notes: list[str] = []
+    valid, model = prepared.problem.valid, current_practice(prepared, options[0].settings, notes)
     taken = model.probabilities(valid.X)[np.arange(len(valid)), valid.A]
-    return [Fitted(model, float(np.average(-np.log(taken), weights=prepared.valid.row_weights)))]
+    loss = float(np.average(-np.log(taken), weights=prepared.valid.row_weights))
+    return [Fitted(model, loss, notes=tuple(notes))]
 
 
-def current_practice(prepared: Prepared, settings: Settings) -> Network:
+def current_practice(prepared: Prepared, settings: Settings, notes: list[str]) -> Network:
     """p_hat(a | x) as a linear network: the multinomial logistic regression of Step A on the training rows."""
     rows, k = prepared.problem.train, prepared.problem.k
     X, size = rows.X.astype(float), k * rows.X.shape[1]
     chosen = replace(settings, propensity="logistic", calibrate=False)
     if chosen.propensity_penalty is None:
         chosen = replace(chosen, propensity_penalty=likeliest_penalty(X, prepared.train, chosen, size, seed=0))
-    fitted = make_classifier(chosen, size).fit(X, rows.A)
+    fitted = make_classifier(chosen, size)
+    notes += stops_told("picture of current practice", [fit_converges(fitted, X, rows.A)])
     return Network(Architecture(k, rows.X.shape[1], ()), linear_weights(fitted, k))
 
 
-def companions(prepared: Prepared, settings: Settings) -> dict[str, Model]:
+def companions(prepared: Prepared, settings: Settings, notes: list[str]) -> dict[str, Model]:
     """What a policy carries to say what to expect of an action and whether the log supports it."""
-    rows = prepared.problem.train
+    rows, converged = prepared.problem.train, list[bool]()
     rewards = fit_rewards(
-        rows.X, rows.A, rows.R, prepared.train.row_weights, prepared.problem.k, settings.reward_penalty
+        rows.X, rows.A, rows.R, prepared.train.row_weights, prepared.problem.k, settings.reward_penalty, converged
     )
-    return {"reward": rewards, "logging": current_practice(prepared, settings)}
+    notes += stops_told("reward model that is carried along", converged)
+    return {"reward": rewards, "logging": current_practice(prepared, settings, notes)}
 
 
 def linear_weights(fitted: Any, k: int) -> dict[str, np.ndarray]:

@@ -119,6 +119,8 @@ def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted,
     if step_b is not None:
         step_b = step_b.with_thresholds(settings.lambda1, settings.lambda2)
     d = len(prepared.encoding.features)
+    told: list[str] = []
+    carried = companions(prepared, settings, told)
     selected = np.ones((len(prepared.train.actions), d), bool) if step_b is None else step_b.selected
     provenance = {
         "rows": {"train": len(prepared.train), "valid": len(prepared.valid)},
@@ -128,7 +130,7 @@ def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted,
         "seed": chosen.seed,
         "candidates": tried,
         "training": {"valid_loss": fitted.valid_loss, **fitted.details},
-        "notes": [*prepared.train.notes, *prepared.encoding.notes, *prepared.step_a.notes, *fitted.notes],
+        "notes": [*prepared.train.notes, *prepared.encoding.notes, *prepared.step_a.notes, *fitted.notes, *told],
         "versions": {"ponn": version("ponn"), "numpy": np.__version__},
         "seconds": round(seconds, 3),
     }
@@ -141,7 +143,7 @@ def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted,
         method=method,
         settings=asdict(settings),
         provenance=provenance,
-        companions=companions(prepared, settings),
+        companions=carried,
     )
 
 

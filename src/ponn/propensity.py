@@ -135,31 +135,52 @@ def make_classifier(settings: Settings, size: int) -> Any:
 def predict_folds(model: Any, X: np.ndarray, log: Log, folds: int, seed: int) -> tuple[np.ndarray, list[str]]:
     """p_hat(a | X_j) for every row, from all rows or from the other folds."""
     P = np.empty((len(log), len(log.actions)))
-    told: set[str] = set()
+    converged: list[bool] = []
     for train, rows in fold_rows(log, folds, seed):
-        P[rows] = fit_predict(model, X[train], log.A[train], X[rows], len(log.actions), told)
+        P[rows] = fit_predict(model, X[train], log.A[train], X[rows], len(log.actions), converged)
+    told = list(stops_told("propensity model", converged))
     absent = P == 0
     if absent.any():
         share = np.bincount(log.A, minlength=len(log.actions)) / len(log)
         P = np.where(absent, share, P)
         P /= P.sum(axis=1, keepdims=True)
-        told.add(f"{int(absent.any(axis=1).sum())} rows got an action's overall share as propensity: the model had 0.")
-    return P, sorted(told)
+        told.append(
+            f"{int(absent.any(axis=1).sum())} rows got an action's overall share as propensity: the model had 0."
+        )
+    return P, told
 
 
-def fit_predict(model: Any, X: np.ndarray, A: np.ndarray, X_new: np.ndarray, k: int, told: set[str]) -> np.ndarray:
+def fit_predict(
+    model: Any, X: np.ndarray, A: np.ndarray, X_new: np.ndarray, k: int, converged: list[bool]
+) -> np.ndarray:
     """Fit a fresh copy of the classifier and predict; actions it never saw get 0."""
     from sklearn.base import clone
-    from sklearn.exceptions import ConvergenceWarning
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConvergenceWarning)
-        fitted = clone(model).fit(X, A)
-    if any(issubclass(one.category, ConvergenceWarning) for one in caught):
-        told.add("The propensity model stopped before it converged.")
+    fitted = clone(model)
+    converged.append(fit_converges(fitted, X, A))
     P = np.zeros((len(X_new), k))
     P[:, fitted.classes_] = fitted.predict_proba(X_new)
     return P
+
+
+def fit_converges(model: Any, *rows: np.ndarray) -> bool:
+    """Fit a scikit-learn model to rows; did its solver come to an end? Other warnings stay warnings."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(*rows)
+    stopped = [one for one in caught if issubclass(one.category, ConvergenceWarning)]
+    for one in caught:
+        if one not in stopped:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return not stopped
+
+
+def stops_told(what: str, converged: list[bool]) -> tuple[str, ...]:
+    """A note on the fits of a model that stopped before they converged; none where all did."""
+    stopped = len(converged) - sum(converged)
+    return (f"The {what} stopped before it converged in {stopped} of {len(converged)} fits.",) if stopped else ()
 
 
 def fold_rows(log: Log, folds: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

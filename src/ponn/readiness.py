@@ -13,6 +13,9 @@ import pyarrow.compute as pc
 
 from ponn.encode import CategoryFeature, Encoding, Feature
 from ponn.errors import listing
+from ponn.estimators import snips, terms
+from ponn.intervals import FEWEST_EFFECTIVE, Estimate, estimate_json, estimated, normal_interval
+from ponn.intervals import overlap as weight_overlap
 from ponn.log import Draft, Log, draft_log, read_log
 from ponn.profile import CATEGORY, Profile, kind_of, texts
 from ponn.propensity import QUANTILES, SUPPORT_FLOOR, Overlap, overlap, propensities
@@ -26,6 +29,7 @@ MOSTLY_NUMBERS = 0.8  # a text column of which this share reads as numbers was p
 OVERLAP_ROWS, OVERLAP_LEAST, OVERLAP_FOLDS = 50_000, 100, 5  # Step A in `check`: sampled, not tried, cross-fitted
 MOST_SENTENCES = 8
 UNSUPPORTED_SHARE = 0.01  # of all rows
+LEVEL = 0.95  # of the intervals of what an action would be worth to everyone
 EFFECTIVE_SHARE = 0.1  # of an action's rows
 SPREADSHEET_DATE = re.compile(r"\d{1,2}-(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)")
 
@@ -88,10 +92,12 @@ class Check:
     unsupported: int | None  # rows in which some action had next to no chance
     ready: bool
     why: str
+    everyone: tuple[tuple[Any, Estimate], ...] = ()  # per action, what giving it to everyone would be worth
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self)
+        everyone = [{"action": action, **estimate_json(found)} for action, found in self.everyone]
+        return asdict(self) | {"everyone": everyone}
 
 
 def check(source: Any, **columns: Any) -> Check:
@@ -107,7 +113,7 @@ def check(source: Any, **columns: Any) -> Check:
     log = draft.log
     encoding = Encoding.fit(log)
     profiles = {one.name: one for one in draft.profiles}
-    step_a, told = look_at_overlap(log, encoding)
+    step_a, everyone, told = look_at_overlap(log, encoding)
     return Check(
         rows=len(log),
         actions=actions,
@@ -122,6 +128,7 @@ def check(source: Any, **columns: Any) -> Check:
         overlap=() if step_a is None else tuple(action_overlap(step_a)),
         balance=() if step_a is None else tuple(worst_balance(step_a, encoding)),
         unsupported=None if step_a is None else step_a.unsupported,
+        everyone=everyone,
         **verdict(log, actions),
     )
 
@@ -164,19 +171,38 @@ def describe(feature: Feature, found: Profile) -> FeatureLine:
 # Step A --------------------------------------------------------------------------------------------------
 
 
-def look_at_overlap(log: Log, encoding: Encoding) -> tuple[Overlap | None, list[str]]:
-    """Step A's diagnostics, cross-fitted; on a sample of very long logs, and only where scikit-learn is installed."""
+Everyone = tuple[tuple[Any, Estimate], ...]
+
+
+def look_at_overlap(log: Log, encoding: Encoding) -> tuple[Overlap | None, Everyone, list[str]]:
+    """Step A's diagnostics, cross-fitted, and the actions' values; on a sample of very long logs.
+
+    Only where scikit-learn is installed, or every propensity is known.
+    """
     notes = []
     if len(log) > OVERLAP_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(len(log), OVERLAP_ROWS, replace=False))
         notes.append(f"Overlap was looked at in a random sample of {OVERLAP_ROWS:,} rows.")
         log = log.take(rows)
     if np.bincount(log.A, minlength=len(log.actions)).min() < OVERLAP_FOLDS or len(log) < OVERLAP_LEAST:
-        return None, [*notes, "Overlap was not looked at: too few rows for every action."]
+        return None, (), [*notes, "Overlap was not looked at: too few rows for every action."]
     if importlib.util.find_spec("sklearn") is None and (log.p0 is None or np.isnan(log.p0).any()):
-        return None, [*notes, "Overlap was not looked at: that needs scikit-learn (pip install 'ponn[learn]')."]
+        return None, (), [*notes, "Overlap was not looked at: that needs scikit-learn (pip install 'ponn[learn]')."]
     found = propensities(log, encoding, folds=OVERLAP_FOLDS)
-    return overlap(log, encoding, found), [*notes, *found.notes]
+    everyone = tuple((action, given_to_all(log, found.p, a)) for a, action in enumerate(log.actions))
+    return overlap(log, encoding, found), everyone, [*notes, *found.notes]
+
+
+def given_to_all(log: Log, p: np.ndarray, a: int) -> Estimate:
+    """What giving everyone the action would be worth, by self-normalised IPS: its mean outcome less the bias.
+
+    Weights alone need no reward model, so this is quick; the interval is for a first look.
+    """
+    t = terms(np.eye(len(log.actions))[[a]].repeat(len(log), axis=0), log.A, log.R, p, None, log.weight)
+    found, seen = snips(t), weight_overlap(t.w * t.weight)
+    group = None if log.columns.group is None else log.group_numbers()
+    made = estimated(found, "snips", normal_interval(found, LEVEL, group), seen.ess, group=group)
+    return made.in_unit(log.reward_range, log.minimize).distrusted(*seen.warnings(FEWEST_EFFECTIVE))
 
 
 def doubts(found: Overlap) -> list[str]:

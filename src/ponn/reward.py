@@ -9,16 +9,16 @@ R        rewards in [0, 1]; between 0 and 1 counts as a share  [n]
 weight   how often each row counts                             [n]
 """
 
-import warnings
-
 import numpy as np
 
 from ponn.errors import PonnError
 from ponn.models import LinearRewards
+from ponn.propensity import fit_converges, stops_told
 from ponn.settings import Settings
 
 FEWEST_TO_BOOST = 50  # rows of an action; with fewer its mean reward is the prediction
 NEWTON_COLUMNS = 300  # Newton's method solves a system of this size; beyond it L-BFGS is faster
+MOST_STEPS = 1_000  # of the solver; it rarely needs 20
 SURE = 12.0  # log odds of a reward seen in all rows of an action, or in none: 1 in 160,000
 
 
@@ -28,43 +28,59 @@ def fit_linear_rewards(
     """LR-L1: per action, minimise mean logistic loss + l1 * sum |W_a| over the rows in which it was taken."""
     fits = [fit_one_action(X[A == a], R[A == a], weight[A == a], l1) for a in range(k)]
     W, c = (np.array(part) for part in zip(*((W_a, c_a) for W_a, c_a, _ in fits), strict=True))
-    stopped = sum(not converged for *_, converged in fits)
-    notes = (f"The reward model of {stopped} actions stopped before it converged.",) if stopped else ()
+    notes = stops_told("reward model", [converged for *_, converged in fits])
     return LinearRewards(np.ascontiguousarray(W.T), c), notes  # [D, k], [k]
 
 
 def fit_one_action(X: np.ndarray, R: np.ndarray, weight: np.ndarray, l1: float) -> tuple[np.ndarray, float, bool]:
     """Coefficients, intercept, and whether the solver converged. Without rows, or with one outcome only: no slopes."""
-    share = float(np.average(R, weights=weight)) if len(R) else 0.0
-    if not 0 < share < 1:
-        return np.zeros(X.shape[1]), SURE * np.sign(share - 0.5), True
+    sure = only_outcome(R, weight)
+    if sure is not None:
+        return np.zeros(X.shape[1]), sure, True
     rows, outcome, w = both_outcomes(X, R, weight)
     return penalised_logistic(rows, outcome, w, l1 * float(weight.sum()))
+
+
+def only_outcome(R: np.ndarray, weight: np.ndarray) -> float | None:
+    """The log odds of a reward that is the same in all rows of an action, or has no rows; None where it varies."""
+    share = float(np.average(R, weights=weight)) if len(R) else 0.0
+    return None if 0 < share < 1 else SURE * float(np.sign(share - 0.5))
 
 
 # For doubly robust values ----------------------------------------------------------------------------------
 
 
 def fit_rewards(
-    X: np.ndarray, A: np.ndarray, R: np.ndarray, weight: np.ndarray, k: int, penalty: float
+    X: np.ndarray,
+    A: np.ndarray,
+    R: np.ndarray,
+    weight: np.ndarray,
+    k: int,
+    penalty: float,
+    converged: list[bool] | None = None,
 ) -> LinearRewards:
-    """Logistic regression of the reward per action with an L2 penalty; an action without rows promises 0."""
+    """Logistic regression of the reward per action with an L2 penalty; an action without rows promises 0.
+
+    converged, where given, gets an entry per fit: did its solver come to an end?
+    """
     fits = [fit_ridge(X[A == a], R[A == a], weight[A == a], penalty) for a in range(k)]
-    return LinearRewards(np.column_stack([W for W, _ in fits]), np.array([c for _, c in fits]))  # [D, k], [k]
+    if converged is not None:
+        converged += [ended for *_, ended in fits]
+    return LinearRewards(np.column_stack([W for W, *_ in fits]), np.array([c for _, c, _ in fits]))  # [D, k], [k]
 
 
-def fit_ridge(X: np.ndarray, R: np.ndarray, weight: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:
-    """Coefficients and intercept of one action."""
+def fit_ridge(X: np.ndarray, R: np.ndarray, weight: np.ndarray, penalty: float) -> tuple[np.ndarray, float, bool]:
+    """Coefficients and intercept of one action, and whether the solver converged."""
     from sklearn.linear_model import LogisticRegression
 
-    share = float(np.average(R, weights=weight)) if len(R) else 0.0
-    if not 0 < share < 1:
-        return np.zeros(X.shape[1]), SURE * float(np.sign(share - 0.5))
+    sure = only_outcome(R, weight)
+    if sure is not None:
+        return np.zeros(X.shape[1]), sure, True
     rows, outcome, w = both_outcomes(X, R, weight)
     solver = "newton-cholesky" if penalty and X.shape[1] <= NEWTON_COLUMNS else "lbfgs"
-    model = LogisticRegression(C=1 / penalty if penalty else np.inf, solver=solver, max_iter=1_000)
-    model.fit(rows.astype(float), outcome, w)
-    return model.coef_[0], float(model.intercept_[0])
+    model = LogisticRegression(C=1 / penalty if penalty else np.inf, solver=solver, max_iter=MOST_STEPS)
+    ended = fit_converges(model, rows.astype(float), outcome, w)
+    return model.coef_[0], float(model.intercept_[0]), ended
 
 
 def boosted_rewards(
@@ -85,9 +101,16 @@ def boosted_rewards(
 
 
 def cross_fitted_rewards(
-    X: np.ndarray, A: np.ndarray, R: np.ndarray, weight: np.ndarray, k: int, fold: np.ndarray, settings: Settings
+    X: np.ndarray,
+    A: np.ndarray,
+    R: np.ndarray,
+    weight: np.ndarray,
+    k: int,
+    fold: np.ndarray,
+    settings: Settings,
+    converged: list[bool] | None = None,
 ) -> np.ndarray:
-    """r_hat(a, x_j) of every action from a model that never saw row j's fold: [n, k]."""
+    """r_hat(a, x_j) of every action from a model that never saw row j's fold: [n, k]; converged as in `fit_rewards`."""
     Q = np.empty((len(A), k))
     for number in range(int(fold.max()) + 1):
         seen, new = fold != number, fold == number
@@ -95,7 +118,7 @@ def cross_fitted_rewards(
         if settings.reward_model == "boosting":
             Q[new] = boosted_rewards(*rows, X[new], number)
         else:
-            Q[new] = fit_rewards(*rows, settings.reward_penalty).rewards(X[new])
+            Q[new] = fit_rewards(*rows, settings.reward_penalty, converged).rewards(X[new])
     return Q
 
 
@@ -110,7 +133,6 @@ def both_outcomes(X: np.ndarray, R: np.ndarray, weight: np.ndarray) -> tuple[np.
 def penalised_logistic(X: np.ndarray, y: np.ndarray, w: np.ndarray, penalty: float) -> tuple[np.ndarray, float, bool]:
     """Minimise the weighted logistic loss + penalty * sum |W|; the intercept is hardly penalised."""
     try:
-        from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
     except ImportError as error:
         raise PonnError("Reward models need scikit-learn: pip install 'ponn[learn]'.") from error
@@ -118,10 +140,8 @@ def penalised_logistic(X: np.ndarray, y: np.ndarray, w: np.ndarray, penalty: flo
     model = LogisticRegression(
         C=1 / penalty if penalty else 1e10, l1_ratio=1, solver="liblinear", intercept_scaling=100, random_state=0
     )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConvergenceWarning)
-        model.fit(X, y, w)
-    return model.coef_[0], float(model.intercept_[0]), not caught
+    ended = fit_converges(model, X, y, w)
+    return model.coef_[0], float(model.intercept_[0]), ended
 
 
 def logistic_loss(r: np.ndarray, A: np.ndarray, R: np.ndarray, weight: np.ndarray) -> float:

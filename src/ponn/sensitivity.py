@@ -23,6 +23,9 @@ policy that changes little has little to fear. Where the log never has an action
 
 Neither is the sharpest: the known parts hold for each x as well (Dorn, Guo 2023), which takes a model per x.
 p is taken as given; a bootstrap that refits it (`intervals.bootstrap`) brings in its error.
+
+psi, the influence of a row on a bound, is that of the ratios with r as it is at the bound: where r is best, a small
+change of it changes nothing (envelope theorem). With it a bound has a standard error like any value, no bootstrap.
 """
 
 import math
@@ -32,7 +35,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ponn.errors import PonnError
-from ponn.estimators import mean_one, refuse_impossible
+from ponn.estimators import Valuation, mean_one, refuse_impossible
 from ponn.intervals import Interval, bootstrap
 
 Form = Literal["changed", "whole"]
@@ -43,26 +46,55 @@ STEPS = 60  # of bisection: ln(Gamma) to 1e-17
 class Part(NamedTuple):
     """Rows whose weights share a known sum: share × (sum c (base + excess r) R) / (sum c (base + excess r))."""
 
-    share: float
-    R: np.ndarray  # ascending
-    fixed: np.ndarray  # c base
-    excess: np.ndarray  # c (1/p - 1)
+    shares: np.ndarray  # [n]: their mean is the share
+    rows: np.ndarray  # [rows], by ascending R
+    R: np.ndarray  # [rows]
+    fixed: np.ndarray  # [rows]: c base
+    excess: np.ndarray  # [rows]: c (1/p - 1)
+
+    @property
+    def share(self) -> float:
+        """What the ratio counts for."""
+        return float(np.mean(self.shares))
 
 
 @dataclass(frozen=True, eq=False)
 class Confounded:
-    """A policy's value as far as it is known without knowing r: `known` plus the ratios of the parts."""
+    """A policy's value as far as it is known without knowing r: the mean of `known` plus the ratios of the parts."""
 
-    known: float
+    known: np.ndarray  # [n]
     parts: tuple[Part, ...]
     current: float  # mean reward of the log, free of weights and so of confounding
+    weight: np.ndarray  # [n], mean 1
 
     def bounds(self, gamma: float) -> tuple[float, float]:
         """The least and the largest value under confounding of strength Gamma."""
-        if not gamma >= 1:
-            raise PonnError(f"Gamma is {gamma}; expected a number of at least 1 (1: nothing is hidden).")
-        ends = [(part.share * least(part, gamma), part.share * largest(part, gamma)) for part in self.parts]
-        return self.known + sum(low for low, _ in ends), self.known + sum(high for _, high in ends)
+        check_strength(gamma)
+        known = float(np.mean(self.known))
+        low = sum(part.share * lowest_ratio(part, gamma)[0] for part in self.parts)
+        high = sum(part.share * highest_ratio(part, gamma)[0] for part in self.parts)
+        return known + low, known + high
+
+    def least_value(self, gamma: float) -> Valuation:
+        """The lower of the bounds, with the influence of each row on it."""
+        check_strength(gamma)
+        return self.at([(part, *lowest_ratio(part, gamma)) for part in self.parts])
+
+    def largest_value(self, gamma: float) -> Valuation:
+        """The upper of the bounds, with the influence of each row on it."""
+        check_strength(gamma)
+        return self.at([(part, *highest_ratio(part, gamma)) for part in self.parts])
+
+    def at(self, chosen: "list[tuple[Part, float, np.ndarray]]") -> Valuation:
+        """The value at a ratio of each part and the weights c (base + excess r) that give it."""
+        scores = self.known.copy()  # [n]
+        for part, ratio, w in chosen:
+            scores += part.shares * ratio
+            total = float(np.sum(w))
+            if total > 0:
+                scores[part.rows] += part.share * len(scores) * w * (part.R - ratio) / total
+        value = float(np.mean(scores))
+        return Valuation(value, scores - self.weight * value)
 
     def difference_bounds(self, gamma: float) -> tuple[float, float]:
         """The least and the largest value less current practice."""
@@ -103,13 +135,20 @@ def confounded(
     order = np.argsort(R, kind="stable")
     current = float(np.mean(row_weight * R))
     if form == "whole":
-        return Confounded(0.0, (Part(1.0, R[order], c[order], excess[order]),), current)
-    mass = row_weight @ h / len(A) - np.bincount(A, c, minlength=h.shape[1]) / len(A)  # [k]: s(a)
+        everything = Part(row_weight, order, R[order], c[order], excess[order])
+        return Confounded(np.zeros(len(A)), (everything,), current, row_weight)
     parts = []
-    for a in np.flatnonzero(mass > 0):
-        rows = order[A[order] == a]
-        parts.append(Part(float(mass[a]), R[rows], np.zeros(len(rows)), excess[rows]))
-    return Confounded(float(np.mean(c * R)), tuple(parts), current)
+    for a in range(h.shape[1]):
+        rows, shares = order[A[order] == a], np.where(A == a, 0.0, row_weight * h[:, a])  # [n]: of mean s(a)
+        if shares.any():
+            parts.append(Part(shares, rows, R[rows], np.zeros(len(rows)), excess[rows]))
+    return Confounded(c * R, tuple(parts), current, row_weight)
+
+
+def check_strength(gamma: float) -> None:
+    """Raise PonnError for what is no strength of confounding."""
+    if not gamma >= 1:
+        raise PonnError(f"Gamma is {gamma}; expected a number of at least 1 (1: nothing is hidden).")
 
 
 def ratios(part: Part, low_end: float, high_end: float) -> np.ndarray:
@@ -123,14 +162,25 @@ def split_sums(first: np.ndarray, then: np.ndarray) -> np.ndarray:
     return np.asarray(np.append(0.0, np.cumsum(first)) + np.append(np.cumsum(then[::-1])[::-1], 0.0))
 
 
-def largest(part: Part, gamma: float) -> float:
-    """The largest ratio: small rewards get r = 1/Gamma, large ones Gamma. 1 where no row tells."""
-    return float(ratios(part, 1 / gamma, gamma).max()) if tells(part) else 1.0
+def highest_ratio(part: Part, gamma: float) -> tuple[float, np.ndarray]:
+    """The largest ratio and its weights: small rewards get r = 1/Gamma, large ones Gamma. 1 where no row tells."""
+    if not tells(part):
+        return 1.0, np.zeros(len(part.rows))
+    found = ratios(part, 1 / gamma, gamma)
+    return float(found.max()), weights_split_at(part, int(found.argmax()), 1 / gamma, gamma)
 
 
-def least(part: Part, gamma: float) -> float:
-    """The least ratio: small rewards get r = Gamma, large ones 1/Gamma. 0 where no row tells."""
-    return float(ratios(part, gamma, 1 / gamma).min()) if tells(part) else 0.0
+def lowest_ratio(part: Part, gamma: float) -> tuple[float, np.ndarray]:
+    """The least ratio and its weights: small rewards get r = Gamma, large ones 1/Gamma. 0 where no row tells."""
+    if not tells(part):
+        return 0.0, np.zeros(len(part.rows))
+    found = ratios(part, gamma, 1 / gamma)
+    return float(found.min()), weights_split_at(part, int(found.argmin()), gamma, 1 / gamma)
+
+
+def weights_split_at(part: Part, split: int, low_end: float, high_end: float) -> np.ndarray:
+    """c (base + excess r) with r = low_end in the first `split` rows and high_end beyond."""  # [rows]
+    return np.asarray(part.fixed + part.excess * np.where(np.arange(len(part.rows)) < split, low_end, high_end))
 
 
 def tells(part: Part) -> bool:

@@ -1,0 +1,125 @@
+"""All that is said about what a policy is worth on rows it never saw: by `ponn evaluate` and by `ponn learn`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ponn.confounding import HiddenConfounding, doubted
+from ponn.evaluation import (
+    Asked,
+    Nuisances,
+    SupportedOnly,
+    Valued,
+    check_options,
+    judged,
+    nuisances,
+    practice_on,
+    scored,
+    unseen_rows,
+    value_of,
+    value_on,
+)
+from ponn.intervals import Estimate, LowOverlap, Verdict, estimate_json
+from ponn.log import Log
+from ponn.policy import Policy
+from ponn.sensitivity import check_strength
+from ponn.settings import Settings
+from ponn.subgroups import Subgroups, by_level, levels_of_columns
+
+GAMMA = 1.5  # the strength of hidden confounding for which bounds are told where none is asked for
+
+
+@dataclass(frozen=True, eq=False)
+class Worth:
+    """What a policy is worth beside current practice, and all that could be said against it."""
+
+    rows: int
+    policy: Estimate
+    logging: Estimate
+    verdict: Verdict
+    unsupported: int | None  # rows whose recommended action the log does not support; None: not known
+    supported_only: Estimate | None  # of the policy that takes supported actions only, where that differs
+    sensitivity: HiddenConfounding | None  # where it was asked for, or the verdict is "better"
+    subgroups: Subgroups | None  # where they were asked for
+    notes: tuple[str, ...]  # how the corrections were fitted
+
+    def as_json(self) -> dict[str, Any]:
+        """In plain values, in the shape that `ponn evaluate --json` prints."""
+        told = estimate_json(self.policy) | {"logging": estimate_json(self.logging)} | self.judgement_json()
+        if self.supported_only is not None:
+            told["supported_only"] = estimate_json(self.supported_only)
+        if self.subgroups is not None:
+            told["subgroups"] = self.subgroups.as_json()
+        return told | {"notes": list(self.notes)}
+
+    def judgement_json(self) -> dict[str, Any]:
+        """Verdict, support and sensitivity in plain values."""
+        told: dict[str, Any] = {"verdict": self.verdict.kind, "rows_needed": self.verdict.rows_needed}
+        told["difference"] = estimate_json(self.verdict.difference)
+        told["unsupported"] = self.unsupported_json()
+        told["sensitivity"] = None if self.sensitivity is None else self.sensitivity.as_json()
+        return told
+
+    def unsupported_json(self) -> dict[str, Any] | None:
+        """Rows with an unsupported recommendation and their share; None where the policy cannot tell."""
+        if self.unsupported is None:
+            return None
+        return {"rows": self.unsupported, "share": self.unsupported / self.rows}
+
+
+def worth(
+    policy: Valued,
+    log: Log,
+    estimator: str = "dr",
+    level: float = 0.95,
+    *,
+    interval: str = "normal",
+    by: str | Sequence[str] = (),
+    gamma: float | None = None,
+    allow_low_overlap: bool = False,
+    settings: Settings | None = None,
+    corrections: Nuisances | None = None,
+    seed: int = 0,
+) -> Worth:
+    """Value, verdict, support, sensitivity and subgroups of a policy on a log it never saw; options as in `evaluate`.
+
+    by: columns whose levels are valued by themselves, see `value_by_group`. gamma: a strength of hidden confounding,
+    see `hidden_confounding`.
+    """
+    check_options(log, estimator, level, interval)
+    check_strength(1.0 if gamma is None else gamma)
+    log = unseen_rows(policy, log)
+    levels = levels_of_columns(log, by)  # before the costly part, as it may find mistakes
+    fitted = corrections or nuisances(log, settings, seed=seed)
+    asked = Asked(estimator, level, interval, None, seed)
+    one = scored(policy, log, fitted)
+    found = value_of(one, asked)
+    if not found.trusted and not allow_low_overlap:
+        raise LowOverlap(found)
+    verdict, unsupported = judged(one, asked), unsupported_rows(policy, log)
+    safer = SupportedOnly(policy) if isinstance(policy, Policy) and unsupported else None
+    return Worth(
+        rows=len(log),
+        policy=found,
+        logging=practice_on(log, level),
+        verdict=verdict,
+        unsupported=unsupported,
+        supported_only=None if safer is None else value_on(safer, log, fitted, estimator, level, interval, None, seed),
+        sensitivity=doubted(one, gamma or GAMMA, asked) if gamma or verdict.kind == "better" else None,
+        subgroups=by_level(one, levels, asked) if levels else None,
+        notes=fitted.notes,
+    )
+
+
+def unsupported_rows(policy: Valued, log: Log) -> int | None:
+    """Rows in which the recommended action is hardly ever taken in such cases; None where that is not known."""
+    if not isinstance(policy, Policy):
+        return None
+    X = policy.encoding.design(log)
+    supported = policy.support(X)  # [n, k]
+    if supported is None:
+        return None
+    first = policy.model.probabilities(X).argmax(axis=1)
+    return int(np.sum(~supported[np.arange(len(X)), first]))

@@ -62,6 +62,7 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "group": "Rows with the same value stay together in every split.",
         "time": "Split by this column instead of at random.",
         "weight": "Column with row weights.",
+        "eligible": "Column that names the actions available in each row, e.g. AC|CAF; empty: all.",
     }
     options = [click.argument("log", type=click.Path())]
     options += [
@@ -76,6 +77,18 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--minimize", is_flag=True, help="A small outcome is good (cost, death)."),
         click.option("--reward-range", nargs=2, type=float, metavar="LO HI", help="Default: the observed range."),
         click.option("--drop-missing", is_flag=True, help="Leave out rows without action or reward, and say how many."),
+        click.option(
+            "--never",
+            "rules",
+            multiple=True,
+            metavar="RULE",
+            help='Where an action is not available, e.g. "CAF if age >= 70"; repeat.',
+        ),
+        click.option(
+            "--drop-ineligible",
+            is_flag=True,
+            help="Leave out rows whose logged action was not available, and say how many.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -112,6 +125,8 @@ def console() -> "Console":
 
 def print_check(found: "Check", log: str, reward: str) -> None:
     """`ponn check` for people."""
+    from itertools import zip_longest
+
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -119,9 +134,12 @@ def print_check(found: "Check", log: str, reward: str) -> None:
     out = console()
     out.print(Text(f"{log}: {found.rows:,} rows", style="bold"))
     actions = Table("action", "rows", "share", f"mean {reward}", title="Actions", title_justify="left")
-    for one in found.actions:
+    if found.eligible:
+        actions.add_column("eligible")
+    for one, can in zip_longest(found.actions, found.eligible):
         mean = "" if one.mean_reward is None else f"{one.mean_reward:.4g}"
-        actions.add_row(Text(str(one.action)), f"{one.rows:,}", f"{one.rows / found.rows:.1%}", mean)
+        often = [f"in {can.rows:,} rows ({can.rows / found.rows:.1%})"] if can else []
+        actions.add_row(Text(str(one.action)), f"{one.rows:,}", f"{one.rows / found.rows:.1%}", mean, *often)
     features = Table("feature", "kind", "levels or bins", "missing", "values", title="Features", title_justify="left")
     for line in found.features:
         levels = "" if line.levels is None else str(line.levels)
@@ -262,7 +280,7 @@ def value_table(values: "Mapping[str, Estimate]") -> "Table":
 
     table = Table("policy", "value", "interval", "effective rows", "", title="On rows kept aside", title_justify="left")
     for name, one in values.items():
-        doubt = "" if one.trusted else "not trusted: " + "; ".join(one.warnings)
+        doubt = ("" if one.trusted else "not trusted: ") + "; ".join(one.warnings)
         ends = f"{one.low:.4g} to {one.high:.4g} ({100 * one.level:g} %)"
         table.add_row(Text(str(name)), f"{one.value:.4g}", ends, f"{one.ess:,.0f} of {one.n:,}", Text(doubt))
     return table
@@ -389,8 +407,11 @@ def parse_setting(text: str) -> tuple[str, Any]:
 @click.option("--keep", multiple=True, metavar="COL", help="Copy a column of ROWS; repeat.")
 @click.option("--columns", metavar="NAMES", help="Only these columns of the recommendation, e.g. action,probability.")
 @click.option("--supported-only", is_flag=True, help="Leave out actions hardly ever taken in such cases.")
+@click.option("--available", multiple=True, metavar="ACTION", help="Only these actions are available; repeat.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one per core. The result is the same.")
-def recommend(policy: str, rows: str, out: str | None, columns: str | None, **asked: Any) -> None:
+def recommend(
+    policy: str, rows: str, out: str | None, columns: str | None, available: tuple[str, ...], **asked: Any
+) -> None:
     """Recommend an action for each of ROWS by POLICY, in little memory however many they are.
 
     \b
@@ -405,6 +426,7 @@ def recommend(policy: str, rows: str, out: str | None, columns: str | None, **as
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is stopped clears up like an interrupted one
     chosen = RECOMMENDED if columns is None else [name.strip() for name in columns.split(",")]
+    asked["eligible"] = available or None
     with scoring_progress() as progress:
         target = out or sys.stdout.buffer
         done = write_recommendations(load(policy), rows, target, columns=chosen, progress=progress, **asked)
@@ -458,8 +480,9 @@ def explain(policy: str, as_json: bool) -> None:
     if not as_json:
         print_policy(loaded)
         return
-    told = {"actions": loaded.actions, "method": loaded.method, "settings": dict(loaded.settings)}
+    told: dict[str, Any] = {"actions": loaded.actions, "method": loaded.method, "settings": dict(loaded.settings)}
     told |= {"relevance": [asdict(one) for one in loaded.relevance], "provenance": dict(loaded.provenance)}
+    told |= {"eligibility": loaded.eligibility and loaded.eligibility.as_json()}
     click.echo(json.dumps(told))
 
 
@@ -484,6 +507,10 @@ def print_policy(policy: "Policy") -> None:
             f"seed {made['seed']}{epochs}, validation loss {trained['valid_loss']:.4g}."
         )
     )
+    if policy.eligibility is not None:
+        by_column = [f"Available actions by column {policy.eligibility.column!r}"] if policy.eligibility.column else []
+        for told in (*by_column, *(f"Never {rule}" for rule in policy.eligibility.rules)):
+            out.print(Text(f"  {told}"))
     for note in made["notes"]:
         out.print(Text(f"  {note}"))
 

@@ -17,6 +17,7 @@ import numpy as np
 from ponn.encode import Encoding
 from ponn.errors import PonnError, listing
 from ponn.estimators import Terms, Valuation, logged_value, terms, valuation
+from ponn.inference import restricted
 from ponn.intervals import (
     Estimate,
     Interval,
@@ -102,14 +103,43 @@ def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS,
 
 
 def probabilities_on(policy: Valued, log: Log) -> np.ndarray:
-    """h(a | x_j) with columns in the order of log.actions."""
+    """h(a | x_j) over the eligible actions, columns in the order of log.actions.
+
+    What a policy gives to actions that are not eligible in a row goes to its other actions there, in proportion; where
+    it has none, to the eligible action that is most common in the log. A learned policy does so by itself.
+    """
+    h = wanted_on(policy, log)
+    return h if log.eligible is None else restricted(h, log.eligible, most_common_eligible(log.eligible, log))
+
+
+def most_common_eligible(eligible: np.ndarray, log: Log) -> np.ndarray:
+    """Per row the eligible action that the log takes most often, for sure: [n, k]."""
+    counts = np.bincount(log.A, minlength=len(log.actions)).astype(float)
+    return greedy(np.broadcast_to(counts, eligible.shape), eligible)
+
+
+def not_eligible(policy: Valued, log: Log) -> tuple[str, ...]:
+    """A warning with the share of a policy's choices that are not eligible; learned ones make no such choice."""
+    if log.eligible is None or isinstance(policy, Policy | Sampled | SupportedOnly):
+        return ()
+    share = float((wanted_on(policy, log) * ~log.eligible).sum(axis=1).mean())
+    if not share:
+        return ()
+    return (
+        f"{share:.1%} of its choices are not eligible; there its other choices count, or where it has none the most "
+        "common eligible action of the log",
+    )
+
+
+def wanted_on(policy: Valued, log: Log) -> np.ndarray:
+    """h(a | x_j) as the policy gives it; only learned policies know what is eligible."""
     if isinstance(policy, Policy):
         return matched(greedy(policy.predict_proba(log)), policy.actions, log)
     if isinstance(policy, Sampled):
         return matched(policy.policy.predict_proba(log), policy.policy.actions, log)
     if isinstance(policy, SupportedOnly):
         learned = policy.policy
-        return matched(greedy(learned.safer(learned.encoding.design(log))), learned.actions, log)
+        return matched(greedy(learned.safer(*learned.design(log))), learned.actions, log)
     if isinstance(policy, FixedAction):
         return matched(np.ones((len(log), 1)), (policy.action,), log)
     if isinstance(policy, CurrentPractice):
@@ -225,8 +255,10 @@ def value_on(
         interval, found, t, level, group, lambda rows: refitted_value(h, log, fitted, estimator, rows), seed
     )
     told = estimated(found, estimator, ends, overlap(t.w * t.weight).ess, group=group)
+    warnings = not_eligible(policy, log)
     if interval in FOR_EVERY_N and fitted.model != "known":
-        told = replace(told, warnings=(f"the interval {interval!r} takes the estimated propensities as true",))
+        warnings += (f"the interval {interval!r} takes the estimated propensities as true",)
+    told = replace(told, warnings=warnings)
     return told.in_unit(log.reward_range, log.minimize).distrusted(*reasons_to_doubt(policy, log, h, t))
 
 

@@ -92,7 +92,7 @@ def fixed_value(action: Any, log: Log, p: np.ndarray) -> float:
 
 
 def read_same_log(policy: Policy, path: Any) -> Log:
-    """A log read with the columns, the reward's range and its direction that the policy was learned with."""
+    """A log read with the columns, rules, reward's range and direction that the policy was learned with."""
     made = policy.provenance
     columns, reward = made["columns"], made["reward"]
     return read_log(
@@ -101,6 +101,7 @@ def read_same_log(policy: Policy, path: Any) -> Log:
         features=columns["features"],
         minimize=reward["minimize"],
         reward_range=tuple(reward["range"]),
+        eligible=policy.eligibility and replace(policy.eligibility, labels=policy.actions),
     )
 
 

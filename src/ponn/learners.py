@@ -135,7 +135,7 @@ def logging_policy(
 ) -> list[Fitted]:
     """Current practice as a policy, compared by the log loss of what was done in validation rows."""
     valid, model = prepared.problem.valid, current_practice(prepared, options[0].settings)
-    taken = model.probabilities(valid.X)[np.arange(len(valid)), valid.A]
+    taken = model.probabilities(valid.X, valid.eligible)[np.arange(len(valid)), valid.A]
     return [Fitted(model, float(np.average(-np.log(taken), weights=prepared.valid.row_weights)))]
 
 
@@ -214,7 +214,7 @@ def shape(option: Candidate) -> dict[str, Any]:
 def judged_by_ips(model: Model, prepared: Prepared) -> Fitted:
     """The model with the negative IPS value of its most probable action on validation rows."""
     valid = prepared.problem.valid
-    agrees = model.probabilities(valid.X).argmax(axis=1) == valid.A
+    agrees = model.probabilities(valid.X, valid.eligible).argmax(axis=1) == valid.A
     return Fitted(model, -float(np.mean(agrees * valid.R * valid.w)))
 
 

@@ -12,7 +12,7 @@ from ponn.inference import Architecture
 from ponn.log import Log
 from ponn.many import train_many
 from ponn.models import Model, Network, RewardNetwork, with_action
-from ponn.propensity import Propensities, likeliest_penalty, make_classifier
+from ponn.propensity import Propensities, likeliest_penalty, make_classifier, with_eligibility
 from ponn.relevance import Relevance
 from ponn.reward import fit_linear_rewards, fit_rewards, logistic_loss
 from ponn.settings import Settings
@@ -140,14 +140,20 @@ def logging_policy(
 
 
 def current_practice(prepared: Prepared, settings: Settings) -> Network:
-    """p_hat(a | x) as a linear network: the multinomial logistic regression of Step A on the training rows."""
+    """p_hat(a | x) as a linear network: the multinomial logistic regression of Step A on the training rows.
+
+    Its columns for eligibility become intercepts, as where all is eligible; the network masks what is not by itself.
+    """
     rows, k = prepared.problem.train, prepared.problem.k
-    X, size = rows.X.astype(float), k * rows.X.shape[1]
+    X = with_eligibility(rows.X.astype(float), prepared.train)
+    D, size = rows.X.shape[1], k * X.shape[1]
     chosen = replace(settings, propensity="logistic", calibrate=False)
     if chosen.propensity_penalty is None:
         chosen = replace(chosen, propensity_penalty=likeliest_penalty(X, prepared.train, chosen, size, seed=0))
     fitted = make_classifier(chosen, size).fit(X, rows.A)
-    return Network(Architecture(k, rows.X.shape[1], ()), linear_weights(fitted, k))
+    weights = linear_weights(fitted, k)
+    W, c = weights["W1"], weights["c"]  # [columns, k], [k]
+    return Network(Architecture(k, D, ()), {"W1": np.ascontiguousarray(W[:D]), "c": c + W[D:].sum(axis=0)})
 
 
 def companions(prepared: Prepared, settings: Settings) -> dict[str, Model]:

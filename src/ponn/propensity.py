@@ -68,14 +68,15 @@ def propensities(
     Known propensities are taken as they are and never truncated unless `m` says so. Unknown ones are estimated from
     the rows of this log by settings.propensity, or by the scikit-learn classifier given. folds > 1 estimates each row
     from the other folds (rows of one group stay together). Estimated ones are restricted to the actions that were
-    eligible in the row and made to sum to 1: what could not be done had probability 0.
+    eligible in the row and made to sum to 1: what could not be done had probability 0. So that the model need not
+    explain by features what eligibility explains, it sees which actions are eligible (`with_eligibility`).
     """
     settings = settings or Settings()
     known = np.zeros(len(log), bool) if log.p0 is None else ~np.isnan(log.p0)
     if log.p0 is not None and known.all():
         return Propensities(log.p0, None, known, settings.m or np.inf, "known", 1, ())
-    size = len(log.actions) * len(encoding.owner)
-    X = encoding.design(log).astype(float)  # single precision stops the solver at 1e-5
+    X = with_eligibility(encoding.design(log).astype(float), log)  # single precision stops the solver at 1e-5
+    size = len(log.actions) * X.shape[1]
     chosen: list[str] = []
     if classifier is None and settings.propensity == "logistic" and settings.propensity_penalty is None:
         penalty = likeliest_penalty(X, log, settings, size, seed)
@@ -94,6 +95,17 @@ def propensities(
     if cut:
         notes.append(f"{cut} weights above {m:.4g} were cut to it ({cut / len(log):.2%} of the rows).")
     return Propensities(p, P, known, m, name, folds, tuple(notes))
+
+
+def with_eligibility(X: np.ndarray, log: Log) -> np.ndarray:
+    """Design columns and, for each action that is not always eligible, one that says where it is: [n, D + some].
+
+    If the choice is a softmax over the eligible actions, the multinomial logistic model is right with these columns and
+    wrong without: where age bars an action, its propensity would seem to fall with age below that age too.
+    """
+    if log.eligible is None:
+        return X
+    return np.hstack([X, log.eligible[:, ~log.eligible.all(axis=0)]])
 
 
 def ionides_truncation(n: int) -> float:
@@ -146,8 +158,9 @@ def predict_folds(model: Any, X: np.ndarray, log: Log, folds: int, seed: int) ->
         P /= P.sum(axis=1, keepdims=True)
         told.add(f"{int(absent.any(axis=1).sum())} rows got an action's overall share as propensity: the model had 0.")
     if log.eligible is not None:
-        P = P * log.eligible
-        P /= P.sum(axis=1, keepdims=True)  # not 0: the logged action is eligible and was never given 0
+        some = ~log.eligible.all(axis=1)
+        P[some] *= log.eligible[some]
+        P[some] /= P[some].sum(axis=1, keepdims=True)  # not 0: the logged action is eligible and was never given 0
     return P, sorted(told)
 
 

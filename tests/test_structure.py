@@ -9,8 +9,8 @@ import ponn
 
 SOURCE = Path(ponn.__file__).parent
 ORDER = (
-    *("errors", "settings", "source", "delimited", "files", "streams", "table", "profile", "roles", "log", "encode"),
-    *("propensity",),
+    *("errors", "settings", "source", "delimited", "files", "streams", "table", "profile", "roles", "rules"),
+    *("eligibility", "log", "encode", "propensity"),
     *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
     *("estimators", "intervals", "sensitivity", "readiness"),
     *("inference", "trees", "models", "policy", "scoring", "network", "objective", "train", "many"),

@@ -64,6 +64,7 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "group": "Rows with the same value stay together in every split.",
         "time": "Split by this column instead of at random.",
         "weight": "Column with row weights.",
+        "eligible": "Column that names the actions available in each row, e.g. AC|CAF; empty: all.",
     }
     options = [click.argument("log", type=click.Path())]
     options += [
@@ -78,6 +79,18 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--minimize", is_flag=True, help="A small outcome is good (cost, death)."),
         click.option("--reward-range", nargs=2, type=float, metavar="LO HI", help="Default: the observed range."),
         click.option("--drop-missing", is_flag=True, help="Leave out rows without action or reward, and say how many."),
+        click.option(
+            "--never",
+            "rules",
+            multiple=True,
+            metavar="RULE",
+            help='Where an action is not available, e.g. "CAF if age >= 70"; repeat.',
+        ),
+        click.option(
+            "--drop-ineligible",
+            is_flag=True,
+            help="Leave out rows whose logged action was not available, and say how many.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -145,14 +158,17 @@ def action_table(found: "Check", reward: str) -> "Table":
     from rich.text import Text
 
     columns = ["action", "rows", "share", f"mean {reward}"]
-    columns += ["if everyone got it (95 %)", ""] if found.everyone else []
+    columns += ["eligible"] if found.eligible else []
+    everybody = "all eligible" if found.eligible else "everyone"
+    columns += [f"if {everybody} got it (95 %)", ""] if found.everyone else []
     table = Table(*columns, title="Actions", title_justify="left")
-    everyone = dict(found.everyone)
+    can, everyone = {one.action: one.rows for one in found.eligible}, dict(found.everyone)
     for one in found.actions:
         mean = "" if one.mean_reward is None else f"{one.mean_reward:.4g}"
+        often = [f"in {can[one.action]:,} rows ({can[one.action] / found.rows:.1%})"] if can else []
         value = everyone.get(one.action)
         more = () if value is None else (value_and_ends(value), Text(doubt_of(value)))
-        table.add_row(Text(str(one.action)), f"{one.rows:,}", f"{one.rows / found.rows:.1%}", mean, *more)
+        table.add_row(Text(str(one.action)), f"{one.rows:,}", f"{one.rows / found.rows:.1%}", mean, *often, *more)
     return table
 
 
@@ -315,8 +331,8 @@ def value_table(values: "Mapping[str, Estimate]", title: str = "On rows kept asi
 
 
 def doubt_of(one: "Estimate") -> str:
-    """Why a number is not to be trusted; empty where it is."""
-    return "" if one.trusted else "not trusted: " + "; ".join(one.warnings)
+    """What is to be said of a number: why it is not to be trusted, and what it leaves out."""
+    return ("" if one.trusted else "not trusted: ") + "; ".join(one.warnings)
 
 
 VALUING = (
@@ -507,8 +523,11 @@ def parse_setting(text: str) -> tuple[str, Any]:
 @click.option("--keep", multiple=True, metavar="COL", help="Copy a column of ROWS; repeat.")
 @click.option("--columns", metavar="NAMES", help="Only these columns of the recommendation, e.g. action,probability.")
 @click.option("--supported-only", is_flag=True, help="Leave out actions hardly ever taken in such cases.")
+@click.option("--available", multiple=True, metavar="ACTION", help="Only these actions are available; repeat.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one per core. The result is the same.")
-def recommend(policy: str, rows: str, out: str | None, columns: str | None, **asked: Any) -> None:
+def recommend(
+    policy: str, rows: str, out: str | None, columns: str | None, available: tuple[str, ...], **asked: Any
+) -> None:
     """Recommend an action for each of ROWS by POLICY, in little memory however many they are.
 
     \b
@@ -523,6 +542,7 @@ def recommend(policy: str, rows: str, out: str | None, columns: str | None, **as
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is stopped clears up like an interrupted one
     chosen = RECOMMENDED if columns is None else [name.strip() for name in columns.split(",")]
+    asked["eligible"] = available or None
     with scoring_progress() as progress:
         target = out or sys.stdout.buffer
         done = write_recommendations(load(policy), rows, target, columns=chosen, progress=progress, **asked)
@@ -576,8 +596,9 @@ def explain(policy: str, as_json: bool) -> None:
     if not as_json:
         print_policy(loaded)
         return
-    told = {"actions": loaded.actions, "method": loaded.method, "settings": dict(loaded.settings)}
+    told: dict[str, Any] = {"actions": loaded.actions, "method": loaded.method, "settings": dict(loaded.settings)}
     told |= {"relevance": [asdict(one) for one in loaded.relevance], "provenance": dict(loaded.provenance)}
+    told |= {"eligibility": loaded.eligibility and loaded.eligibility.as_json()}
     click.echo(json.dumps(told))
 
 
@@ -602,6 +623,10 @@ def print_policy(policy: "Policy") -> None:
             f"seed {made['seed']}{epochs}, validation loss {trained['valid_loss']:.4g}."
         )
     )
+    if policy.eligibility is not None:
+        by_column = [f"Available actions by column {policy.eligibility.column!r}"] if policy.eligibility.column else []
+        for told in (*by_column, *(f"Never {rule}" for rule in policy.eligibility.rules)):
+            out.print(Text(f"  {told}"))
     for note in made["notes"]:
         out.print(Text(f"  {note}"))
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from ponn.encode import Encoding
 from ponn.errors import PonnError, listing
 from ponn.estimators import Terms, Valuation, check_estimator, logged_value, terms, valuation
+from ponn.inference import restricted
 from ponn.intervals import (
     FEWEST_EFFECTIVE,
     Estimate,
@@ -112,14 +113,43 @@ def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS,
 
 
 def probabilities_on(policy: Valued, log: Log) -> np.ndarray:
-    """h(a | x_j) with columns in the order of log.actions."""
+    """h(a | x_j) over the eligible actions, columns in the order of log.actions.
+
+    What a policy gives to actions that are not eligible in a row goes to its other actions there, in proportion; where
+    it has none, to the eligible action that is most common in the log. A learned policy does so by itself.
+    """
+    h = wanted_on(policy, log)
+    return h if log.eligible is None else restricted(h, log.eligible, most_common_eligible(log.eligible, log))
+
+
+def most_common_eligible(eligible: np.ndarray, log: Log) -> np.ndarray:
+    """Per row the eligible action that the log takes most often, for sure: [n, k]."""
+    counts = np.bincount(log.A, minlength=len(log.actions)).astype(float)
+    return greedy(np.broadcast_to(counts, eligible.shape), eligible)
+
+
+def not_eligible(policy: Valued, log: Log) -> tuple[str, ...]:
+    """A warning with the share of a policy's choices that are not eligible; learned ones make no such choice."""
+    if log.eligible is None or isinstance(policy, Policy | Sampled | SupportedOnly):
+        return ()
+    share = float((wanted_on(policy, log) * ~log.eligible).sum(axis=1).mean())
+    if not share:
+        return ()
+    return (
+        f"{share:.1%} of its choices are not eligible; there its other choices count, or where it has none the most "
+        "common eligible action of the log",
+    )
+
+
+def wanted_on(policy: Valued, log: Log) -> np.ndarray:
+    """h(a | x_j) as the policy gives it; only learned policies know what is eligible."""
     if isinstance(policy, Policy):
         return matched(greedy(policy.predict_proba(log)), policy.actions, log)
     if isinstance(policy, Sampled):
         return matched(policy.policy.predict_proba(log), policy.policy.actions, log)
     if isinstance(policy, SupportedOnly):
         learned = policy.policy
-        return matched(greedy(learned.safer(learned.encoding.design(log))), learned.actions, log)
+        return matched(greedy(learned.safer(*learned.design(log))), learned.actions, log)
     if isinstance(policy, FixedAction):
         return matched(np.ones((len(log), 1)), (policy.action,), log)
     if isinstance(policy, CurrentPractice):
@@ -234,6 +264,7 @@ class Scored:
     overlap: Overlap
     unsure: tuple[str, ...]  # what the rows cannot tell
     reused: tuple[str, ...]  # whether the policy knows the rows
+    moved: tuple[str, ...]  # whether it had to choose otherwise, because its choice is not eligible
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -255,7 +286,8 @@ def scored(policy: Valued, log: Log, fitted: Nuisances) -> Scored:
     h = probabilities_on(policy, log)
     t = terms(h, log.A, log.R, fitted.p, fitted.Q, log.weight)
     seen = overlap(t.w * t.weight)
-    return Scored(log, fitted, h, t, seen, low_overlap(log, h, seen), known_rows(policy, log))
+    doubts = low_overlap(log, h, seen), known_rows(policy, log)
+    return Scored(log, fitted, h, t, seen, *doubts, not_eligible(policy, log))
 
 
 def low_overlap(log: Log, h: np.ndarray, seen: Overlap) -> tuple[str, ...]:
@@ -317,9 +349,10 @@ def told(found: Valuation, ends: Interval, asked: Asked, one: Scored, other: Sco
     sides = [one] if other is None else [one, other]
     ess = min(side.overlap.ess for side in sides)
     made = estimated(found, asked.estimator, ends, ess, group=one.group, difference=other is not None)
+    warnings = [warning for side in sides for warning in side.moved]
     if asked.interval in FOR_EVERY_N and one.fitted.model != "known":
-        taken = f"the interval {asked.interval!r} takes the estimated propensities as true"
-        made = replace(made, warnings=(taken,))
+        warnings.append(f"the interval {asked.interval!r} takes the estimated propensities as true")
+    made = replace(made, warnings=tuple(dict.fromkeys(warnings)))
     doubts = dict.fromkeys(doubt for side in sides for doubt in side.doubts)
     return made.in_unit(one.log.reward_range, one.log.minimize).distrusted(*doubts)
 

@@ -108,7 +108,7 @@ def fixed_value(action: Any, log: Log, p: np.ndarray) -> float:
 
 
 def read_same_log(policy: Policy, path: Any, also: Sequence[str] = ()) -> Log:
-    """A log read with the columns, the reward's range and its direction that the policy was learned with.
+    """A log read with the columns, rules, reward's range and direction that the policy was learned with.
 
     also: columns that the policy does not look at, kept to make subgroups by.
     """
@@ -120,6 +120,7 @@ def read_same_log(policy: Policy, path: Any, also: Sequence[str] = ()) -> Log:
         features=columns["features"],
         minimize=reward["minimize"],
         reward_range=tuple(reward["range"]),
+        eligible=policy.eligibility and replace(policy.eligibility, labels=policy.actions),
     )
     more = [name for name in dict.fromkeys(also) if name not in log.table.column_names]
     return with_columns(log, path, more) if more else log

@@ -128,14 +128,25 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
+def restricted(h: np.ndarray, allowed: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+    """Probabilities over the allowed actions only, with sum 1; where they had none: `otherwise`."""
+    kept = h * allowed  # [n, k]
+    total = kept.sum(axis=1, keepdims=True)
+    return np.where(total > 0, kept / np.where(total > 0, total, 1.0), otherwise)
+
+
 def draw_actions(h: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A_j ~ h(. | X_j), as action numbers."""
     return actions_at(h, rng.random(len(h)))
 
 
 def actions_at(h: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """The actions whose share of [0, 1), laid side by side, holds u_j: draws from h where u is uniform."""
-    return np.minimum((u[:, None] > np.cumsum(h, axis=1)).sum(axis=1), h.shape[1] - 1)
+    """The actions whose share of [0, 1), laid side by side, holds u_j: draws from h where u is uniform.
+
+    Never one with share 0, also where the shares add up to a little less than 1.
+    """
+    last = h.shape[1] - 1 - (h[:, ::-1] > 0).argmax(axis=1)  # [n]: the last action with a share
+    return np.minimum((u[:, None] >= np.cumsum(h, axis=1)).sum(axis=1), last)
 
 
 def check_shapes(weights: Mapping[str, np.ndarray], X: np.ndarray, architecture: Architecture) -> None:

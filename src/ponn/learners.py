@@ -12,7 +12,14 @@ from ponn.inference import Architecture
 from ponn.log import Log
 from ponn.many import train_many
 from ponn.models import Model, Network, RewardNetwork, with_action
-from ponn.propensity import Propensities, fit_converges, likeliest_penalty, make_classifier, stops_told
+from ponn.propensity import (
+    Propensities,
+    fit_converges,
+    likeliest_penalty,
+    make_classifier,
+    stops_told,
+    with_eligibility,
+)
 from ponn.relevance import Relevance
 from ponn.reward import fit_linear_rewards, fit_rewards, logistic_loss
 from ponn.settings import Settings
@@ -136,21 +143,27 @@ def logging_policy(
     """Current practice as a policy, compared by the log loss of what was done in validation rows."""
     notes: list[str] = []
     valid, model = prepared.problem.valid, current_practice(prepared, options[0].settings, notes)
-    taken = model.probabilities(valid.X)[np.arange(len(valid)), valid.A]
+    taken = model.probabilities(valid.X, valid.eligible)[np.arange(len(valid)), valid.A]
     loss = float(np.average(-np.log(taken), weights=prepared.valid.row_weights))
     return [Fitted(model, loss, notes=tuple(notes))]
 
 
 def current_practice(prepared: Prepared, settings: Settings, notes: list[str]) -> Network:
-    """p_hat(a | x) as a linear network: the multinomial logistic regression of Step A on the training rows."""
+    """p_hat(a | x) as a linear network: the multinomial logistic regression of Step A on the training rows.
+
+    Its columns for eligibility become intercepts, as where all is eligible; the network masks what is not by itself.
+    """
     rows, k = prepared.problem.train, prepared.problem.k
-    X, size = rows.X.astype(float), k * rows.X.shape[1]
+    X = with_eligibility(rows.X.astype(float), prepared.train)
+    D, size = rows.X.shape[1], k * X.shape[1]
     chosen = replace(settings, propensity="logistic", calibrate=False)
     if chosen.propensity_penalty is None:
         chosen = replace(chosen, propensity_penalty=likeliest_penalty(X, prepared.train, chosen, size, seed=0))
     fitted = make_classifier(chosen, size)
     notes += stops_told("picture of current practice", [fit_converges(fitted, X, rows.A)])
-    return Network(Architecture(k, rows.X.shape[1], ()), linear_weights(fitted, k))
+    weights = linear_weights(fitted, k)
+    W, c = weights["W1"], weights["c"]  # [columns, k], [k]
+    return Network(Architecture(k, D, ()), {"W1": np.ascontiguousarray(W[:D]), "c": c + W[D:].sum(axis=0)})
 
 
 def companions(prepared: Prepared, settings: Settings, notes: list[str]) -> dict[str, Model]:
@@ -218,7 +231,7 @@ def shape(option: Candidate) -> dict[str, Any]:
 def judged_by_ips(model: Model, prepared: Prepared) -> Fitted:
     """The model with the negative IPS value of its most probable action on validation rows."""
     valid = prepared.problem.valid
-    agrees = model.probabilities(valid.X).argmax(axis=1) == valid.A
+    agrees = model.probabilities(valid.X, valid.eligible).argmax(axis=1) == valid.A
     return Fitted(model, -float(np.mean(agrees * valid.R * valid.w)))
 
 

@@ -78,7 +78,7 @@ def rows_of(log: Log, encoding: Encoding, step_a: Propensities, truncate: bool) 
     w = step_a.weights if truncate else 1 / step_a.p
     if log.weight is not None:
         w = w * (log.weight / log.weight.mean())
-    return Rows(encoding.design(log), log.A, log.R, w, float(len(log)))
+    return Rows(encoding.design(log), log.A, log.R, w, float(len(log)), log.eligible)
 
 
 def masks_of(prepared: Prepared, lambda1: float, lambda2: float) -> np.ndarray:
@@ -144,6 +144,7 @@ def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted,
         settings=asdict(settings),
         provenance=provenance,
         companions=carried,
+        eligibility=prepared.train.eligibility,
     )
 
 

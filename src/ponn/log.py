@@ -4,11 +4,13 @@ symbol   meaning                                                          shape
 A        the action taken, as a number into `actions`                     [n]
 R        the reward, scaled to [0, 1], large is good                      [n]
 p0       the probability with which A was taken, NaN where not known      [n] or None
+eligible may action a be taken in row j? None: all, always                [n, k] bool or None
 """
 
 import difflib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ponn.eligibility import Eligibility, check_logged, check_some_eligible, described, eligible_actions
 from ponn.errors import SHOWN, LogError, PonnError, listing
 from ponn.profile import Profile, profile
 from ponn.roles import Rows, check_group, check_time, read_actions, read_propensities, read_rewards, read_weights
@@ -37,10 +40,11 @@ class Columns:
     time: str | None = None
     weight: str | None = None
     features: tuple[str, ...] = ()
+    eligible: str | None = None
 
     def roles(self) -> dict[str, str]:
         """Role → column, without the features and the roles nobody plays."""
-        names = ("action", "reward", "propensity", "group", "time", "weight")
+        names = ("action", "reward", "propensity", "group", "time", "weight", "eligible")
         return {role: getattr(self, role) for role in names if getattr(self, role) is not None}
 
 
@@ -59,6 +63,8 @@ class Log:
     minimize: bool
     set_aside: dict[str, str]  # column → why it is not a feature
     notes: tuple[str, ...]  # everything reading changed or found odd, counted
+    eligible: np.ndarray | None = None
+    eligibility: Eligibility | None = None  # where `eligible` comes from
 
     def __len__(self) -> int:
         return len(self.A)
@@ -99,6 +105,7 @@ class Log:
             R=self.R[rows],
             p0=None if self.p0 is None else self.p0[rows],
             weight=None if self.weight is None else self.weight[rows],
+            eligible=None if self.eligible is None else self.eligible[rows],
         )
 
     def batches(self, rows: int = BATCH_ROWS) -> Iterator["Log"]:
@@ -112,6 +119,7 @@ class Log:
                 R=self.R[part],
                 p0=None if self.p0 is None else self.p0[part],
                 weight=None if self.weight is None else self.weight[part],
+                eligible=None if self.eligible is None else self.eligible[part],
             )
 
     @cached_property
@@ -214,6 +222,9 @@ def read_log(
     minimize: bool = False,
     reward_range: tuple[float, float] | None = None,
     drop_missing: bool = False,
+    eligible: str | Eligibility | None = None,
+    rules: Sequence[str] = (),
+    drop_ineligible: bool = False,
 ) -> Log:
     """Read a table of past decisions and validate it.
 
@@ -225,6 +236,9 @@ def read_log(
     group: rows of one group stay together in every split. time: split by time instead of at random.
     weight: row weights. minimize: a small outcome is good. reward_range: default the observed range.
     drop_missing: leave out rows without action or reward (counted in the notes) instead of refusing the log.
+    eligible: a column that names the actions available in each row, as lists or as text "AC|CAF"; empty: all. Or the
+    `eligibility` of a policy. rules: where an action is not available, e.g. "CAF if age >= 70" (see eligibility.py).
+    drop_ineligible: leave out rows whose logged action was not eligible (counted) instead of refusing the log.
     """
     draft = draft_log(
         source,
@@ -239,6 +253,9 @@ def read_log(
         minimize=minimize,
         reward_range=reward_range,
         drop_missing=drop_missing,
+        eligible=eligible,
+        rules=rules,
+        drop_ineligible=drop_ineligible,
     )
     if draft.log is None:
         raise draft.problems[0]
@@ -273,23 +290,33 @@ def draft_log(
     minimize: bool,
     reward_range: tuple[float, float] | None,
     drop_missing: bool,
+    eligible: str | Eligibility | None,
+    rules: Sequence[str],
+    drop_ineligible: bool,
 ) -> Draft:
     """Validate every part of a table; wrong names are raised at once, wrong contents are collected."""
     named = None if features is None else as_names(features, "features")
     ignore = as_names(ignore, "ignore")
     if named == ():
         raise PonnError("features is an empty list: name at least one column, or leave it out to use all others.")
-    columns = Columns(action, reward, propensity, group, time, weight, named or ())
+    available = described(eligible, rules, drop_ineligible)
+    by_column = None if available is None else available.column
+    columns = Columns(action, reward, propensity, group, time, weight, named or (), by_column)
     found = read_table(source)
     check_columns(found, columns, ignore)
+    check_rule_columns(found, columns, available)
     notes = list(found.notes)
     rows = without_missing(found.table, columns, notes) if drop_missing else Rows(found.table)
+    if available is not None and available.drop:
+        with suppress(LogError):  # what is wrong is told below, by the same validations
+            rows, available = without_ineligible(rows, action, available, notes)
     table = rows.table
 
     collect = Collector()
     actions, A = collect(lambda: read_actions(rows, action, notes)) or ((), None)
     outcome, R, span = collect(lambda: read_rewards(rows, reward, reward_range, minimize)) or (None, None, (0, 1))
     p0 = collect(lambda: read_propensities(rows, propensity, notes))
+    can = collect(lambda: read_eligible(rows, available, actions, A, notes))
     weights = collect(lambda: read_weights(rows, weight))
     collect(lambda: check_group(rows, group))
     collect(lambda: check_time(rows, time))
@@ -303,8 +330,10 @@ def draft_log(
     log = None
     if not collect.problems and A is not None and R is not None:
         columns = replace(columns, features=tuple(name for name in offered if name not in set_aside))
-        table = table.select([*columns.features, *columns.roles().values()])
-        log = Log(table, columns, actions, A, R, p0, weights, span, minimize, set_aside, tuple(notes))
+        looked_at = () if available is None else available.rule_columns
+        table = table.select(list(dict.fromkeys([*columns.features, *columns.roles().values(), *looked_at])))
+        told = tuple(notes)
+        log = Log(table, columns, actions, A, R, p0, weights, span, minimize, set_aside, told, can, available)
     return Draft(table.num_rows, profiles, actions, A, outcome, tuple(notes), tuple(collect.problems), log)
 
 
@@ -356,6 +385,43 @@ def find_column(source: Source, role: str, name: str) -> None:
     near = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)
     hint = f"Did you mean {listing(lower[one] for one in near)}?" if near else f"It has {listing(names, 20)}."
     raise PonnError(f"{source.name} has no column {name!r} (given as {role}). {hint}")
+
+
+def check_rule_columns(source: Source, columns: Columns, available: Eligibility | None) -> None:
+    """Rules look at columns that exist and were known before the decision."""
+    for name in () if available is None else available.rule_columns:
+        find_column(source, "column of a rule", name)
+        role = {column: role for role, column in columns.roles().items() if role not in ("group", "time")}.get(name)
+        if role:
+            raise PonnError(
+                f"A rule looks at {name!r}, the {role} column; expected a column known before the decision."
+            )
+
+
+def read_eligible(
+    rows: Rows, available: Eligibility | None, actions: tuple[Any, ...], A: np.ndarray | None, notes: list[str]
+) -> np.ndarray | None:
+    """Which actions may be taken in each row; the logged one must be among them."""
+    if available is None or A is None:
+        return None
+    eligible = eligible_actions(available, rows, actions, notes)
+    check_some_eligible(eligible, rows)
+    check_logged(eligible, A, actions, rows)
+    return eligible
+
+
+def without_ineligible(rows: Rows, action: str, available: Eligibility, notes: list[str]) -> tuple[Rows, Eligibility]:
+    """Leave out rows whose logged action was not eligible, and say how many; their labels stay known."""
+    actions, A = read_actions(rows, action, [])
+    kept = eligible_actions(available, rows, actions, [])[np.arange(len(A)), A]
+    dropped = int((~kept).sum())
+    if dropped == len(kept):
+        raise PonnError(f"In all {dropped} rows the logged action is not eligible: nothing is left.")
+    if dropped:
+        notes.append(f"{dropped} of {len(kept)} rows whose logged action was not eligible were left out, as asked.")
+    numbers = np.arange(1, len(kept) + 1) if rows.number is None else rows.number
+    labels = tuple(dict.fromkeys((*available.labels, *actions)))
+    return Rows(rows.table.filter(pa.array(kept)), numbers[kept]), replace(available, labels=labels)
 
 
 def without_missing(table: pa.Table, columns: Columns, notes: list[str]) -> Rows:

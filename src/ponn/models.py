@@ -47,16 +47,21 @@ class Model(Protocol):
     def build(cls, description: Mapping[str, Any], arrays: Arrays) -> Self:
         """The model of a policy file."""
 
-    def probabilities(self, X: np.ndarray) -> np.ndarray:
-        """h(a | x): [n, k]."""
+    def probabilities(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
+        """h(a | x) over the eligible actions [n, k] bool, or over all: [n, k]."""
 
     def rewards(self, X: np.ndarray) -> np.ndarray | None:
         """r_hat(a, x) where the model predicts rewards: [n, k]."""
 
 
-def greedy(r: np.ndarray) -> np.ndarray:
+def greedy(r: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
     """The policy that takes the action promising most, the first of equals: [n, k]."""
-    return np.eye(r.shape[1])[r.argmax(axis=1)]
+    return np.eye(r.shape[1])[among(r, eligible).argmax(axis=1)]
+
+
+def among(scores: np.ndarray, eligible: np.ndarray | None) -> np.ndarray:
+    """The scores, -inf for actions that are not eligible: [n, k]."""
+    return scores if eligible is None else np.where(eligible, scores, -np.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +92,9 @@ class Network:
         """The network of a policy file."""
         return cls(checked_architecture(description, arrays), arrays)
 
-    def probabilities(self, X: np.ndarray) -> np.ndarray:
-        """softmax over the scores."""
-        return softmax(scores(self.arrays, X, self.architecture))  # [n, k]
+    def probabilities(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
+        """softmax over the scores of eligible actions."""
+        return softmax(among(scores(self.arrays, X, self.architecture), eligible))  # [n, k]
 
     def rewards(self, X: np.ndarray) -> None:
         """A policy network promises no rewards."""
@@ -131,9 +136,9 @@ class RewardNetwork:
         odds = scores(self.arrays, with_action(X, np.full(len(X), a), self.k), self.architecture)
         return sigmoid(odds[:, 0].astype(float))  # [n]
 
-    def probabilities(self, X: np.ndarray) -> np.ndarray:
-        """The action that promises most."""
-        return greedy(self.rewards(X))
+    def probabilities(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
+        """The eligible action that promises most."""
+        return greedy(self.rewards(X), eligible)
 
 
 def with_action(X: np.ndarray, A: np.ndarray, k: int) -> np.ndarray:
@@ -181,9 +186,9 @@ class LinearRewards:
         """The success probability of every action."""
         return sigmoid(X.astype(float) @ self.W + self.c)  # [n, k]
 
-    def probabilities(self, X: np.ndarray) -> np.ndarray:
-        """The action that promises most."""
-        return greedy(self.rewards(X))
+    def probabilities(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
+        """The eligible action that promises most."""
+        return greedy(self.rewards(X), eligible)
 
 
 def checked_architecture(description: Mapping[str, Any], arrays: Arrays) -> Architecture:

@@ -9,6 +9,7 @@ q          a row's stake -R_j w_j; for snips -(R_j - baseline) w_j              
 u          what a row adds to the loss: Loss = (1/n) sum_j u_j                              [rows]
 n          rows of the whole log
 M          POEM's clip of h/p
+barred     is action a not eligible in row j? None: none                                   [rows, k] bool
 baseline   reward that counts as neither good nor bad (snips)
 
     criterion       u_j                            name
@@ -19,6 +20,8 @@ baseline   reward that counts as neither good nor bad (snips)
 
 Rows with u_j = 0 whatever the policy (R = 0 for the first two) can be left out of the tensors: every function takes
 the n of the whole log, so neither a loss, nor a gradient, nor a variance changes.
+
+Where actions are barred, h(. | x_j) is the softmax over the others: a barred action has probability 0 and slope 0.
 
 The cross-entropy's population minimiser is h(a | x) = r(a, x) / sum_a' r(a', x), not the best action.
 """
@@ -46,11 +49,19 @@ class Outcomes(NamedTuple):
     R: Tensor
     w: Tensor
     q: Tensor
+    barred: Tensor | None = None
 
 
-def outcomes(criterion: str, A: Tensor, R: Tensor, w: Tensor, baseline: float = 0.0) -> Outcomes:
+def outcomes(
+    criterion: str, A: Tensor, R: Tensor, w: Tensor, baseline: float = 0.0, barred: Tensor | None = None
+) -> Outcomes:
     """Rows with their stakes q."""
-    return Outcomes(A, R, w, -(R - baseline) * w if criterion == "snips" else -R * w)
+    return Outcomes(A, R, w, -(R - baseline) * w if criterion == "snips" else -R * w, barred)
+
+
+def open_scores(S: Tensor, rows: Outcomes) -> Tensor:
+    """The scores, -inf for barred actions, which the softmax turns into 0."""
+    return S if rows.barred is None else S.masked_fill(rows.barred.T, -torch.inf)
 
 
 class RowLosses(NamedTuple):
@@ -76,7 +87,9 @@ def row_losses(criterion: str, v: Tensor, rows: Outcomes, M: float = np.inf) -> 
 
 def read(criterion: str, S: Tensor, rows: Outcomes) -> Tensor:
     """v_j of each row."""
-    return S.squeeze(0) if criterion == "logistic" else S.log_softmax(dim=0).gather(0, rows.A.unsqueeze(0)).squeeze(0)
+    if criterion == "logistic":
+        return S.squeeze(0)
+    return open_scores(S, rows).log_softmax(dim=0).gather(0, rows.A.unsqueeze(0)).squeeze(0)
 
 
 def mean_loss(u: Tensor, n: float) -> Tensor:
@@ -182,7 +195,7 @@ def score_slopes(criterion: str, S: Tensor, rows: Outcomes, bound: Majorant, M: 
     if criterion == "logistic":
         losses = row_losses(criterion, S.squeeze(0), rows)
         return ScoreSlopes(losses.u, bound.slopes(losses).unsqueeze(0))
-    log_h, A = S.log_softmax(dim=0), rows.A.unsqueeze(0)  # [k, rows], [1, rows]
+    log_h, A = open_scores(S, rows).log_softmax(dim=0), rows.A.unsqueeze(0)  # [k, rows], [1, rows]
     losses = row_losses(criterion, log_h.gather(0, A).squeeze(0), rows, M)
     dv = bound.slopes(losses).unsqueeze(0)  # [1, rows]
     return ScoreSlopes(losses.u, log_h.exp_().mul_(-dv).scatter_add_(0, A, dv))
@@ -203,7 +216,7 @@ class Ratio(NamedTuple):
 
 def ratio(S: Tensor, rows: Outcomes) -> Ratio:
     """The monitor from the scores of every action."""
-    h = S.double().softmax(dim=0)  # [k, rows]
+    h = open_scores(S, rows).double().softmax(dim=0)  # [k, rows]
     taken = h.gather(0, rows.A.unsqueeze(0)).squeeze(0) * rows.w  # [rows]
     by_action = torch.zeros(len(h), dtype=h.dtype).index_add_(0, rows.A, taken) / h.sum(dim=1)
     return Ratio(float(taken.mean()), tuple(by_action.tolist()))

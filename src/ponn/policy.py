@@ -1,7 +1,10 @@
 """The policy: encoding, model, relevant sets and where they come from. numpy alone; no training stack, no pickle.
 
-    symbol   meaning                          shape
-    h        h(a | x), the stochastic policy  [n, k]
+    symbol     meaning                                        shape
+    h          h(a | x), the stochastic policy                [n, k]
+    eligible   may action a be taken in row j? None: always   [n, k] bool
+
+Whatever a policy gives, it gives to eligible actions alone: those that its own rules, its column and the caller allow.
 
 A policy file is a zip of `policy.json` and `weights.safetensors`. Nothing in it is executed; a file that is damaged,
 too large or from a later version is refused.
@@ -19,12 +22,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ponn.eligibility import Eligibility, check_some_eligible, eligible_actions, given_actions
 from ponn.encode import CategoryFeature, Encoding, Feature, NumberFeature
 from ponn.errors import PonnError, listing, one_line
-from ponn.inference import actions_at, draw_actions
-from ponn.log import in_units
-from ponn.models import Model, build_model
+from ponn.inference import actions_at, draw_actions, restricted
+from ponn.log import Log, in_units
+from ponn.models import Model, build_model, greedy
 from ponn.propensity import SUPPORT_FLOOR
+from ponn.roles import Rows
+from ponn.table import read_table
 
 FORMAT = 1
 RECOMMENDED = ("action", "probability", "runner_up", "expected_reward", "supported")  # columns of `recommend`
@@ -58,21 +64,66 @@ class Policy:
     provenance: Mapping[str, Any]  # rows, seed, training, versions
     evaluation: Mapping[str, Any] | None = None  # what it was worth on rows kept aside, where it was valued
     companions: Mapping[str, Model] = field(default_factory=dict)  # "reward": r_hat(a, x); "logging": p_hat(a | x)
+    eligibility: Eligibility | None = None  # which actions are available where; None: all, always
 
     def __repr__(self) -> str:
         return f"Policy({self.method}, {len(self.actions)} actions, {len(self.encoding.features)} features)"
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """h(a | x) for every row, columns in the order of `actions`."""
-        return self.model.probabilities(self.encoding.design(X))  # [n, k]
+    def predict_proba(self, X: Any, *, eligible: Any = None) -> np.ndarray:
+        """h(a | x) for every row, columns in the order of `actions`.
 
-    def predict(self, X: Any) -> np.ndarray:
+        eligible: truth values [n, k], or the labels of the actions that are available in every row; beside what the
+        policy's own rules and column say.
+        """
+        design, can = self.design(X, eligible)
+        return self.model.probabilities(design, can)  # [n, k]
+
+    def predict(self, X: Any, *, eligible: Any = None) -> np.ndarray:
         """The recommended action per row: arg max_a h(a | x), as in Algorithm 2."""
-        return np.array(self.actions)[self.predict_proba(X).argmax(axis=1)]
+        return np.array(self.actions)[self.predict_proba(X, eligible=eligible).argmax(axis=1)]
 
-    def sample(self, X: Any, seed: int = 0) -> np.ndarray:
+    def sample(self, X: Any, seed: int = 0, *, eligible: Any = None) -> np.ndarray:
         """An action drawn from h(. | x) per row, as in section 5."""
-        return np.array(self.actions)[draw_actions(self.predict_proba(X), np.random.default_rng(seed))]
+        h = self.predict_proba(X, eligible=eligible)
+        return np.array(self.actions)[draw_actions(h, np.random.default_rng(seed))]
+
+    def design(self, X: Any, eligible: Any = None) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows in design columns, and which actions are eligible in them."""
+        rows = X if isinstance(X, Log | pa.Table) else read_table(X).table
+        return self.encoding.design(rows), self.eligible_in(rows, eligible)
+
+    def eligible_in(self, rows: Log | pa.Table, given: Any = None, before: int = 0) -> np.ndarray | None:
+        """The actions that may be taken in rows by the rules, the column, the log and the caller: [n, k] bool.
+
+        before: how many rows stand before these, for errors that name rows. The column may be absent where the caller
+        says what is eligible.
+        """
+        limits = [] if given is None else [given_actions(given, self.actions, len(rows))]
+        if isinstance(rows, Log) and rows.eligible is not None:
+            limits.append(aligned(rows.eligible, rows.actions, self.actions))
+        table = rows.table if isinstance(rows, Log) else rows
+        numbered = Rows(table, np.arange(before + 1, before + 1 + len(table)) if before else None)
+        if self.eligibility is not None:
+            self.check_eligibility_columns(table.column_names, given)
+            by_column = self.eligibility.column in table.column_names
+            limits.append(eligible_actions(self.eligibility, numbered, self.actions, [], by_column=by_column))
+        if not limits:
+            return None
+        found = np.logical_and.reduce(limits)
+        check_some_eligible(found, numbered)
+        return np.asarray(found)
+
+    def check_eligibility_columns(self, there: Sequence[str], given: Any) -> None:
+        """The columns that say what is eligible must be there; without them something harmful might be recommended."""
+        needed = self.eligibility or Eligibility()
+        absent = [name for name in needed.rule_columns if name not in there]
+        if absent:
+            raise PonnError(f"The rows lack the columns {listing(absent)}, which the policy's rules look at.")
+        if needed.column is not None and needed.column not in there and given is None:
+            raise PonnError(
+                f"The rows lack the column {needed.column!r}, which tells the policy which actions are available. Add "
+                "it (an empty cell stands for all actions), or say which are (eligible=, --available)."
+            )
 
     def recommend(
         self,
@@ -83,16 +134,18 @@ class Policy:
         probabilities: bool = False,
         columns: Sequence[str] = RECOMMENDED,
         supported_only: bool = False,
+        eligible: Any = None,
     ) -> pa.Table:
         """One row per row of X: action, probability, runner_up, expected_reward, supported.
 
         supported: was the action taken in such cases often enough for the log to tell (propensity above 1 %)?
         sample: actions are drawn from h instead of the most probable. probabilities: h as columns p_<action>.
         columns: only these of the five. supported_only: unsupported actions are left out.
+        eligible: as in `predict_proba`. runner_up is null where no other action is eligible.
         """
-        design = self.encoding.design(X)
+        design, can = self.design(X, eligible)
         u = np.random.default_rng(seed).random(len(design)) if sample else None
-        return self.recommendations(design, u, columns, probabilities, supported_only)
+        return self.recommendations(design, u, columns, probabilities, supported_only, can)
 
     def recommendations(
         self,
@@ -101,19 +154,20 @@ class Policy:
         columns: Sequence[str] = RECOMMENDED,
         probabilities: bool = False,
         supported_only: bool = False,
+        eligible: np.ndarray | None = None,
     ) -> pa.Table:
         """`recommend` for rows in design columns; u: the uniform numbers that decide the draws, None for arg max h."""
         check_columns(columns)
-        h = self.safer(X) if supported_only else self.model.probabilities(X)  # [n, k]
+        h = self.safer(X, eligible) if supported_only else self.model.probabilities(X, eligible)  # [n, k]
         n = np.arange(len(h))
         first = h.argmax(axis=1) if u is None else actions_at(h, u)
         labels = pa.array(self.actions)
         makers: dict[str, Callable[[], Any]] = {
             "action": lambda: labels.take(pa.array(first)),
             "probability": lambda: h[n, first],
-            "runner_up": lambda: labels.take(pa.array(runner_up(h, first))),
+            "runner_up": lambda: labels.take(runner_up(h, first, eligible)),
             "expected_reward": lambda: self.expected_reward(X, first),
-            "supported": lambda: self.support_of(X, first),
+            "supported": lambda: self.support_of(X, first, eligible),
         }
         made = {name: makers[name]() for name in columns}
         if probabilities:
@@ -130,25 +184,23 @@ class Policy:
         reward = self.provenance["reward"]
         return in_units(r[np.arange(len(X)), A].astype(float), reward["range"], reward["minimize"])
 
-    def support(self, X: np.ndarray) -> np.ndarray | None:
+    def support(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray | None:
         """Is p_hat(a | x), the estimated probability of the action in current practice, at least 1 %? [n, k]."""
         found = self.companions.get("logging")
-        return None if found is None else found.probabilities(X) >= SUPPORT_FLOOR
+        return None if found is None else found.probabilities(X, eligible) >= SUPPORT_FLOOR
 
-    def support_of(self, X: np.ndarray, A: np.ndarray) -> Any:
+    def support_of(self, X: np.ndarray, A: np.ndarray, eligible: np.ndarray | None = None) -> Any:
         """Support of one action per row; null where the policy carries no picture of current practice."""
-        found = self.support(X)
+        found = self.support(X, eligible)
         return pa.nulls(len(X), pa.bool_()) if found is None else found[np.arange(len(X)), A]
 
-    def safer(self, X: np.ndarray) -> np.ndarray:
+    def safer(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
         """h restricted to supported actions; where it gives them nothing, what current practice does most."""
-        supported = self.support(X)
+        supported = self.support(X, eligible)
         if supported is None:
             raise PonnError("This policy carries no picture of current practice, so it cannot tell what is supported.")
-        h = self.model.probabilities(X) * supported  # [n, k]
-        usual = np.eye(h.shape[1])[self.companions["logging"].probabilities(X).argmax(axis=1)]
-        total = h.sum(axis=1, keepdims=True)
-        return np.where(total > 0, h / np.where(total > 0, total, 1.0), usual)
+        usual = greedy(self.companions["logging"].probabilities(X, eligible))  # [n, k]
+        return restricted(self.model.probabilities(X, eligible), supported, usual)
 
     def sets(self) -> dict[Any, tuple[str, ...]]:
         """The features that each action looks at, by name."""
@@ -168,11 +220,21 @@ class Policy:
         write_policy(self, Path(path))
 
 
-def runner_up(h: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """The most probable action but for the first: [n]."""
-    rest = h.copy()
+def runner_up(h: np.ndarray, first: np.ndarray, eligible: np.ndarray | None = None) -> pa.Array:
+    """The most probable action but for the first, null where no other is eligible: [n]."""
+    rest = h.copy() if eligible is None else np.where(eligible, h, -1)
     rest[np.arange(len(h)), first] = -1
-    return rest.argmax(axis=1)
+    second = rest.argmax(axis=1)
+    return pa.array(second, mask=rest[np.arange(len(h)), second] < 0)
+
+
+def aligned(eligible: np.ndarray, given: Sequence[Any], actions: Sequence[Any]) -> np.ndarray:
+    """Columns moved from one order of actions to another; an action that only the second has counts as eligible."""
+    found = np.ones((len(eligible), len(actions)), bool)
+    for a, action in enumerate(actions):
+        if action in given:
+            found[:, a] = eligible[:, list(given).index(action)]
+    return found
 
 
 def check_columns(columns: Sequence[str]) -> None:
@@ -238,6 +300,7 @@ def as_json(policy: Policy) -> dict[str, Any]:
         "relevance": [asdict(one) for one in policy.relevance],
         "provenance": dict(policy.provenance),
         "evaluation": policy.evaluation,
+        "eligibility": None if policy.eligibility is None else policy.eligibility.as_json(),
     }
 
 
@@ -294,7 +357,8 @@ def build(found: dict[str, Any], weights: dict[str, np.ndarray]) -> Policy:
         raise PonnError("The parts of the policy file do not fit together; it is damaged.")
     relevance = tuple(PairLine(**one) for one in found["relevance"])
     rest = (found["method"], found["settings"], found["provenance"], found.get("evaluation"))
-    return Policy(actions, encoding, model, selected, relevance, *rest, companions)
+    eligibility = None if found.get("eligibility") is None else Eligibility(**found["eligibility"])
+    return Policy(actions, encoding, model, selected, relevance, *rest, companions, eligibility)
 
 
 def model_from(found: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Model:

@@ -67,14 +67,16 @@ def propensities(
 
     Known propensities are taken as they are and never truncated unless `m` says so. Unknown ones are estimated from
     the rows of this log by settings.propensity, or by the scikit-learn classifier given. folds > 1 estimates each row
-    from the other folds (rows of one group stay together).
+    from the other folds (rows of one group stay together). Estimated ones are restricted to the actions that were
+    eligible in the row and made to sum to 1: what could not be done had probability 0. So that the model need not
+    explain by features what eligibility explains, it sees which actions are eligible (`with_eligibility`).
     """
     settings = settings or Settings()
     known = np.zeros(len(log), bool) if log.p0 is None else ~np.isnan(log.p0)
     if log.p0 is not None and known.all():
         return Propensities(log.p0, None, known, settings.m or np.inf, "known", 1, ())
-    size = len(log.actions) * len(encoding.owner)
-    X = encoding.design(log).astype(float)  # single precision stops the solver at 1e-5
+    X = with_eligibility(encoding.design(log).astype(float), log)  # single precision stops the solver at 1e-5
+    size = len(log.actions) * X.shape[1]
     chosen: list[str] = []
     if classifier is None and settings.propensity == "logistic" and settings.propensity_penalty is None:
         penalty = likeliest_penalty(X, log, settings, size, seed)
@@ -93,6 +95,17 @@ def propensities(
     if cut:
         notes.append(f"{cut} weights above {m:.4g} were cut to it ({cut / len(log):.2%} of the rows).")
     return Propensities(p, P, known, m, name, folds, tuple(notes))
+
+
+def with_eligibility(X: np.ndarray, log: Log) -> np.ndarray:
+    """Design columns and, for each action that is not always eligible, one that says where it is: [n, D + some].
+
+    If the choice is a softmax over the eligible actions, the multinomial logistic model is right with these columns and
+    wrong without: where age bars an action, its propensity would seem to fall with age below that age too.
+    """
+    if log.eligible is None:
+        return X
+    return np.hstack([X, log.eligible[:, ~log.eligible.all(axis=0)]])
 
 
 def ionides_truncation(n: int) -> float:
@@ -147,6 +160,10 @@ def predict_folds(model: Any, X: np.ndarray, log: Log, folds: int, seed: int) ->
         told.append(
             f"{int(absent.any(axis=1).sum())} rows got an action's overall share as propensity: the model had 0."
         )
+    if log.eligible is not None:
+        some = ~log.eligible.all(axis=1)
+        P[some] *= log.eligible[some]
+        P[some] /= P[some].sum(axis=1, keepdims=True)  # not 0: the logged action is eligible and was never given 0
     return P, told
 
 
@@ -220,7 +237,10 @@ KIND_SHARE, KIND_ROWS = 0.02, 50  # a kind of case worth a sentence has this sha
 
 @dataclass(frozen=True, eq=False)
 class Overlap:
-    """Can the log tell how each action would do everywhere? One entry per action unless the shape says otherwise."""
+    """Can the log tell how each action would do everywhere? One entry per action unless the shape says otherwise.
+
+    Where actions are not always eligible, "all rows" are those in which the action is.
+    """
 
     actions: tuple[Any, ...]
     rows: np.ndarray  # [k]
@@ -246,21 +266,22 @@ def overlap(log: Log, encoding: Encoding, found: Propensities) -> Overlap:
     largest = np.zeros(k)
     np.maximum.at(largest, A, w)
     each = [A == a for a in range(k)]
-    before, after = (balance(X, A, k, weights, encoding.owner, d) for weights in (np.ones(len(log)), w))
+    before, after = (balance(X, log, weights, encoding.owner, d) for weights in (np.ones(len(log)), w))
+    can = np.ones((len(log), k), bool) if log.eligible is None else log.eligible
     return Overlap(
         actions=log.actions,
         rows=rows,
         effective=divided(total**2, squares),
         largest_weight=largest,
         truncated=divided(np.bincount(A, found.truncated, minlength=k), rows),
-        quantiles=np.array([quantiles(found, a, taken) for a, taken in enumerate(each)]),
-        mean_inverse=np.bincount(A, 1 / found.p, minlength=k) / len(log),
+        quantiles=np.array([quantiles(found, a, taken, can[:, a]) for a, taken in enumerate(each)]),
+        mean_inverse=divided(np.bincount(A, 1 / found.p, minlength=k), can.sum(axis=0)),
         calibration=None
         if found.P is None
-        else np.array([calibration_error(found.P[:, a], each[a]) for a in range(k)]),
+        else np.array([calibration_error(found.P[can[:, a], a], each[a][can[:, a]]) for a in range(k)]),
         balance_before=before,
         balance_after=after,
-        unsupported=None if found.P is None else int((found.P < SUPPORT_FLOOR).any(axis=1).sum()),
+        unsupported=None if found.P is None else int(((found.P < SUPPORT_FLOOR) & can).any(axis=1).sum()),
         sentences=tuple(hardly_ever(log, encoding)),
     )
 
@@ -270,26 +291,30 @@ def divided(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
     return np.divide(top, bottom, out=np.zeros(len(top)), where=bottom > 0)
 
 
-def quantiles(found: Propensities, a: int, taken: np.ndarray) -> np.ndarray:
-    """Quantiles of an action's propensity over all rows, or over its own rows where others are not known."""
-    p = found.p[taken] if found.P is None else found.P[:, a]
+def quantiles(found: Propensities, a: int, taken: np.ndarray, can: np.ndarray) -> np.ndarray:
+    """Quantiles of an action's propensity where it can be taken, or over its own rows where others are not known."""
+    p = found.p[taken] if found.P is None else found.P[can, a]
     return np.quantile(p, QUANTILES) if len(p) else np.full(len(QUANTILES), np.nan)
 
 
 def calibration_error(p: np.ndarray, taken: np.ndarray) -> float:
     """Expected calibration error: |mean p - frequency| over bins with equally many rows."""
+    if not len(p):
+        return float("nan")
     bins = np.array_split(np.argsort(p, kind="stable"), min(CALIBRATION_BINS, len(p)))
     return float(sum(abs(p[rows].mean() - taken[rows].mean()) * len(rows) for rows in bins) / len(p))
 
 
-def balance(X: np.ndarray, A: np.ndarray, k: int, w: np.ndarray, owner: np.ndarray, d: int) -> np.ndarray:
+def balance(X: np.ndarray, log: Log, w: np.ndarray, owner: np.ndarray, d: int) -> np.ndarray:
     """|mean of the action's rows - mean of all rows| / standard deviation, the largest over a feature's columns."""
-    mean, scale = X.mean(axis=0), X.std(axis=0)
-    gaps = np.zeros((k, d))
-    for a in range(k):
-        rows = A == a
+    scale, gaps = X.std(axis=0), np.zeros((len(log.actions), d))
+    mean = X.mean(axis=0)
+    for a in range(len(gaps)):
+        rows = log.A == a
         if not rows.any():
             continue
+        if log.eligible is not None:
+            mean = X[log.eligible[:, a]].mean(axis=0)
         gap = np.abs(np.average(X[rows], axis=0, weights=w[rows]) - mean)
         np.maximum.at(gaps[a], owner, np.divide(gap, scale, out=np.zeros_like(gap), where=scale > 1e-12))
     return gaps  # [k, d]
@@ -301,8 +326,11 @@ def hardly_ever(log: Log, encoding: Encoding) -> Iterator[str]:
     k = len(log.actions)
     for i, feature in enumerate(encoding.features):
         N = np.bincount(levels[:, i] + feature.b * log.A.astype(np.intp), minlength=k * feature.b).reshape(k, feature.b)
+        cases = N.sum(axis=0)
         for a in range(k):
-            yield from runs_of_rare_levels(log, feature, N[a], N.sum(axis=0), log.actions[a])
+            if log.eligible is not None:
+                cases = np.bincount(levels[log.eligible[:, a], i], minlength=feature.b)
+            yield from runs_of_rare_levels(log, feature, N[a], cases, log.actions[a])
 
 
 def runs_of_rare_levels(log: Log, feature: Feature, taken: np.ndarray, N: np.ndarray, action: Any) -> Iterator[str]:
@@ -310,6 +338,7 @@ def runs_of_rare_levels(log: Log, feature: Feature, taken: np.ndarray, N: np.nda
     rare = taken < ALMOST_NEVER * N
     rare |= N == 0
     ordered = 0 if isinstance(feature, CategoryFeature) else feature.bins  # missing stands by itself
+    of_these = "rows" if log.eligible is None else "rows in which it was eligible"
     for start, stop in runs(rare, ordered):
         rows, seen = int(N[start:stop].sum()), int(taken[start:stop].sum())
         if rows < max(KIND_ROWS, KIND_SHARE * len(log)) or seen >= ALMOST_NEVER * rows:
@@ -317,7 +346,7 @@ def runs_of_rare_levels(log: Log, feature: Feature, taken: np.ndarray, N: np.nda
         if taken.sum() / len(log) < 3 * ALMOST_NEVER:  # rare everywhere: told with the action's own count
             continue
         where = f"{feature.name} is {feature.span(start, stop)}"
-        yield f"Action {action!r} is almost never taken where {where}: in {seen} of {rows} rows."
+        yield f"Action {action!r} is almost never taken where {where}: in {seen} of {rows} {of_these}."
 
 
 def runs(marks: np.ndarray, ordered: int) -> Iterator[tuple[int, int]]:

@@ -44,6 +44,14 @@ class ActionCount:
 
 
 @dataclass(frozen=True)
+class EligibleCount:
+    """How often one action could be taken."""
+
+    action: Any
+    rows: int
+
+
+@dataclass(frozen=True)
 class FeatureLine:
     """One feature of the log."""
 
@@ -93,6 +101,7 @@ class Check:
     ready: bool
     why: str
     everyone: tuple[tuple[Any, Estimate], ...] = ()  # per action, what giving it to everyone would be worth
+    eligible: tuple[EligibleCount, ...] = ()  # empty where every action always is
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -129,6 +138,7 @@ def check(source: Any, **columns: Any) -> Check:
         balance=() if step_a is None else tuple(worst_balance(step_a, encoding)),
         unsupported=None if step_a is None else step_a.unsupported,
         everyone=everyone,
+        eligible=count_eligible(log),
         **verdict(log, actions),
     )
 
@@ -155,6 +165,13 @@ def count_actions(draft: Draft) -> tuple[ActionCount, ...]:
         ActionCount(action, rows, mean)
         for action, rows, mean in zip(draft.actions, counts.tolist(), means, strict=True)
     )
+
+
+def count_eligible(log: Log) -> tuple[EligibleCount, ...]:
+    """In how many rows each action may be taken."""
+    if log.eligible is None:
+        return ()
+    return tuple(map(EligibleCount, log.actions, log.eligible.sum(axis=0).tolist()))
 
 
 def describe(feature: Feature, found: Profile) -> FeatureLine:
@@ -350,7 +367,7 @@ def repeated_rows(log: Log) -> list[str]:
     """Rows that repeat an earlier one in every column."""
     mixed = np.zeros(len(log), np.uint64)
     with np.errstate(over="ignore"):
-        for column in log.table.columns:
+        for column in (one for one in log.table.columns if not pa.types.is_nested(one.type)):  # lists have no codes
             codes = column.combine_chunks().dictionary_encode().indices
             code = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
             mixed = scramble(mixed ^ (code + np.uint64(0x9E3779B97F4A7C15)))

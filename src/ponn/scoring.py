@@ -44,6 +44,7 @@ class Asked:
     sample: bool = False
     seed: int = 0
     supported_only: bool = False
+    eligible: tuple[Any, ...] | None = None  # labels that are available in every row
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,20 @@ def write_recommendations(
     sample: bool = False,
     seed: int = 0,
     supported_only: bool = False,
+    eligible: Sequence[Any] | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Scored:
     """Read the rows of a file, recommend an action for each, write one row for each in the same order.
 
     out: a path, whose ending says the format, or a binary file, which gets CSV. keep: columns of `rows` to copy.
-    columns: only these of the recommendation. threads: default one per core. The rest is as in `Policy.recommend`.
+    columns: only these of the recommendation. threads: default one per core. eligible: the actions that are available
+    in every row. The rest is as in `Policy.recommend`.
     """
-    asked = Asked(tuple(keep), tuple(columns), probabilities, sample, seed, supported_only)
+    labels = None if eligible is None else tuple(eligible)
+    asked = Asked(tuple(keep), tuple(columns), probabilities, sample, seed, supported_only, labels)
     check_columns(asked.columns)
-    stream = open_stream(Path(rows), texts={*asked.keep, *categories(policy.encoding)})
+    stream = open_stream(Path(rows), texts={*asked.keep, *text_columns(policy)})
     check_stream(stream, policy, asked)
     schema = schema_of(stream, policy, asked)
     started, written, surprises = time.perf_counter(), 0, Counter[tuple[str, str]]()
@@ -102,9 +106,10 @@ def write_recommendations(
     return Scored(written, time.perf_counter() - started, by_column(surprises))
 
 
-def categories(encoding: Encoding) -> list[str]:
-    """Features that are texts, whatever a text file looks like."""
-    return [one.name for one in encoding.features if isinstance(one, CategoryFeature)]
+def text_columns(policy: Policy) -> set[str]:
+    """Columns that are texts, whatever a text file looks like."""
+    found = {one.name for one in policy.encoding.features if isinstance(one, CategoryFeature)}
+    return found if policy.eligibility is None else found | policy.eligibility.text_columns
 
 
 def check_stream(stream: Stream, policy: Policy, asked: Asked) -> None:
@@ -115,6 +120,7 @@ def check_stream(stream: Stream, policy: Policy, asked: Asked) -> None:
     missing = [one.name for one in policy.encoding.features if one.name not in there]
     if missing:
         raise PonnError(f"{stream.name} lacks the columns {listing(missing)}, which the policy learned from.")
+    policy.check_eligibility_columns(there, asked.eligible)
     absent = [name for name in asked.keep if name not in there]
     if absent:
         raise PonnError(f"{stream.name} has no column {absent[0]!r} to keep.")
@@ -176,11 +182,20 @@ def scored(policy: Policy, stream: Stream, asked: Asked, schema: pa.Schema, thre
 def batches(stream: Stream, policy: Policy, asked: Asked) -> Iterator[Batch]:
     """The rows of a stream in batches of BATCH_ROWS, with their share of one sequence of random numbers."""
     rng = np.random.default_rng(asked.seed)
-    columns = list(dict.fromkeys([*(one.name for one in policy.encoding.features), *asked.keep]))
+    features = [one.name for one in policy.encoding.features]
+    columns = list(dict.fromkeys([*features, *asked.keep, *eligibility_columns(policy, stream)]))
     first = 0
     for table in stream.batches(columns, BATCH_ROWS):
         yield Batch(first, table, rng.random(len(table)) if asked.sample else None)
         first += len(table)
+
+
+def eligibility_columns(policy: Policy, stream: Stream) -> list[str]:
+    """The columns of a stream that say which actions are eligible."""
+    if policy.eligibility is None:
+        return []
+    wanted = {*policy.eligibility.rule_columns, policy.eligibility.column}
+    return [name for name in stream.schema.names if name in wanted]
 
 
 def score(policy: Policy, name: str, batch: Batch, asked: Asked, schema: pa.Schema) -> Result:
@@ -192,15 +207,21 @@ def score(policy: Policy, name: str, batch: Batch, asked: Asked, schema: pa.Sche
     except PonnError as error:
         raise PonnError(f"{name}{place_of_error(policy.encoding, features, batch.first)}: {error}") from error
     surprises = policy.encoding.surprises(features)
-    made = recommendations(policy, X, batch.u, asked)
+    try:
+        eligible = policy.eligible_in(table, asked.eligible, batch.first)
+    except PonnError as error:
+        raise PonnError(f"{name}: {error}") from error
+    made = recommendations(policy, X, batch.u, asked, eligible)
     kept = fitted(name, kept_columns(table.select(asked.keep)), schema, batch.first)
     counts = Counter({(column, what): count for column, found in surprises.items() for what, count in found.items()})
     return pa.table([*kept.columns, *made.columns], schema), counts
 
 
-def recommendations(policy: Policy, X: np.ndarray, u: np.ndarray | None, asked: Asked) -> pa.Table:
+def recommendations(
+    policy: Policy, X: np.ndarray, u: np.ndarray | None, asked: Asked, eligible: np.ndarray | None = None
+) -> pa.Table:
     """What the policy says of rows in design columns."""
-    return policy.recommendations(X, u, asked.columns, asked.probabilities, asked.supported_only)
+    return policy.recommendations(X, u, asked.columns, asked.probabilities, asked.supported_only, eligible)
 
 
 def sound(name: str, table: pa.Table) -> pa.Table:

@@ -6,6 +6,7 @@ A        actions taken                                               [rows]
 R        rewards in [0, 1]                                           [rows]
 w        importance weights 1/p_j (truncated, if the caller wants)   [rows]
 n        rows of the log they come from; at least as many
+eligible may action a be taken in row j? None: all                   [rows, k] bool
 f        masks: does action a see a design column?                   [k, D]
 
 One thread by default: the result then does not depend on the machine's number of cores, and many candidates use all
@@ -62,6 +63,7 @@ class Rows:
     R: np.ndarray  # [rows]
     w: np.ndarray  # [rows]
     n: float
+    eligible: np.ndarray | None = None  # [rows, k] bool
 
     def __len__(self) -> int:
         return len(self.A)
@@ -73,7 +75,8 @@ class Rows:
 
     def take(self, rows: np.ndarray, n: float) -> "Rows":
         """Some of the rows, out of n."""
-        return Rows(self.X[rows], self.A[rows], self.R[rows], self.w[rows], n)
+        eligible = None if self.eligible is None else self.eligible[rows]
+        return Rows(self.X[rows], self.A[rows], self.R[rows], self.w[rows], n, eligible)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +110,7 @@ class Tensors(NamedTuple):
     @property
     def columns(self) -> tuple[Tensor, ...]:
         """Everything that has an entry per row."""
-        return (self.X, *self.outcomes)
+        return (self.X, *(one for one in self.outcomes if one is not None))
 
     def part(self, first: int, last: int) -> "Tensors":
         """Rows of the same memory."""
@@ -119,7 +122,8 @@ def tensors(rows: Rows, settings: Settings) -> Tensors:
     """Copy rows to torch."""
     X, R, w = (torch.tensor(np.asarray(one, np.float32)) for one in (rows.X, rows.R, rows.w))
     A = torch.tensor(np.asarray(rows.A, np.int64))
-    return Tensors(X, outcomes(settings.criterion, A, R, w, settings.baseline), rows.n)
+    barred = None if rows.eligible is None else torch.tensor(~rows.eligible)
+    return Tensors(X, outcomes(settings.criterion, A, R, w, settings.baseline, barred), rows.n)
 
 
 def contributing(rows: Rows, settings: Settings, part: str) -> Tensors:

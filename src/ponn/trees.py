@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 import numpy as np
 
 from ponn.errors import PonnError
+from ponn.inference import restricted
 
 LEAF = -1
 BLOCK_ROWS = 4_096  # rows that walk down together; with D = 50 their columns take 0.8 MB
@@ -178,31 +179,44 @@ def refuse(what: str) -> NoReturn:
 
 # Decisions -----------------------------------------------------------------------------------------------
 
-
-def vote(forests: Forests, X: np.ndarray, k: int) -> np.ndarray:
-    """One forest with a share per action in its leaves: h(a | x) is the mean share."""
-    return forests.means(X)[:, 0]  # [n, k]
+Eligible = np.ndarray | None  # [n, k] bool: may the action be taken? None: always
 
 
-def best(forests: Forests, X: np.ndarray, k: int) -> np.ndarray:
+def vote(forests: Forests, X: np.ndarray, k: int, eligible: Eligible = None) -> np.ndarray:
+    """One forest with a share per action in its leaves: h(a | x) is the mean share.
+
+    Eligible actions share what they have in proportion; where no tree votes for any of them, they share alike.
+    """
+    shares = forests.means(X)[:, 0]  # [n, k]
+    if eligible is None:
+        return shares
+    return restricted(shares, eligible, eligible / eligible.sum(axis=1, keepdims=True))
+
+
+def best(forests: Forests, X: np.ndarray, k: int, eligible: Eligible = None) -> np.ndarray:
     """One forest of rewards per action: the action with the largest mean, the first of equals.
 
-    An action whose forest has no trees was never seen; it is not taken.
+    An action whose forest has no trees was never seen; it is taken only where no other is eligible.
     """
-    means = np.where(forests.trees > 0, forests.means(X)[:, :, 0], -np.inf)  # [n, k]
-    return one_hot(means.argmax(axis=1), k)
+    means = np.where(forests.trees > 0, forests.means(X)[:, :, 0], -1.0)  # [n, k]
+    return one_hot((means if eligible is None else np.where(eligible, means, -np.inf)).argmax(axis=1), k)
 
 
-def tournament(forests: Forests, X: np.ndarray, k: int) -> np.ndarray:
+def tournament(forests: Forests, X: np.ndarray, k: int, eligible: Eligible = None) -> np.ndarray:
     """One forest per duel with the probability that the right side wins: from the root down to one action.
 
-    It is the action that wins all its duels on the way up; 1/2 is for the left side.
+    It is the action that wins all its duels on the way up; 1/2 is for the left side. A side without an eligible action
+    loses.
     """
     low, high = np.zeros(len(X), np.intp), np.full(len(X), k)
     for number, duel in enumerate(duels(k)):
         rows = np.flatnonzero((low == duel.low) & (high == duel.high))
         if len(rows):
             right = forests.means(X[rows], number, number + 1)[:, 0, 0] > 0.5
+            if eligible is not None:
+                sides = (eligible[rows, duel.low : duel.middle], eligible[rows, duel.middle : duel.high])
+                left_can, right_can = (side.any(axis=1) for side in sides)
+                right = (right | ~left_can) & right_can
             low[rows[right]] = duel.middle
             high[rows[~right]] = duel.middle
     return one_hot(low, k)
@@ -236,7 +250,7 @@ def one_hot(actions: np.ndarray, k: int) -> np.ndarray:
     return h  # [n, k]
 
 
-DECISIONS: Mapping[str, Callable[[Forests, np.ndarray, int], np.ndarray]] = {
+DECISIONS: Mapping[str, Callable[[Forests, np.ndarray, int, Eligible], np.ndarray]] = {
     "vote": vote,
     "best": best,
     "tournament": tournament,
@@ -279,9 +293,9 @@ class TreeModel:
             refuse(f"it holds {', '.join(sorted(map(str, {*arrays, *description})))}")
         return cls(Forests(**arrays), **description)
 
-    def probabilities(self, X: np.ndarray) -> np.ndarray:
-        """h(a | x) for every row."""
-        return DECISIONS[self.decision](self.forests, self.fitting(X), self.k)  # [n, k]
+    def probabilities(self, X: np.ndarray, eligible: Eligible = None) -> np.ndarray:
+        """h(a | x) for every row, over the eligible actions."""
+        return DECISIONS[self.decision](self.forests, self.fitting(X), self.k, eligible)  # [n, k]
 
     def rewards(self, X: np.ndarray) -> np.ndarray | None:
         """The expected reward of every action where the model predicts one, 0 for actions never seen; else None."""

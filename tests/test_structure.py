@@ -13,8 +13,20 @@ ORDER = (
     *("propensity", "readiness"),
     *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
     *("estimators", "intervals", "sensitivity"),
-    *("inference", "trees", "models", "policy", "scoring", "network", "objective", "train", "many"),
-    *("reward", "evaluation", "forests", "learners", "learning", "holdout"),
+    *(
+        "inference",
+        "trees",
+        "similar",
+        "models",
+        "reasons",
+        "policy",
+        "scoring",
+        "network",
+        "objective",
+        "train",
+        "many",
+    ),
+    *("reward", "evaluation", "forests", "partition", "learners", "learning", "holdout"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
 )
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ponn.learners import Progress
     from ponn.policy import Policy
     from ponn.readiness import Check
+    from ponn.scoring import Scored
     from ponn.world import World
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -389,6 +390,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 @click.option("--keep", multiple=True, metavar="COL", help="Copy a column of ROWS; repeat.")
 @click.option("--columns", metavar="NAMES", help="Only these columns of the recommendation, e.g. action,probability.")
 @click.option("--supported-only", is_flag=True, help="Leave out actions hardly ever taken in such cases.")
+@click.option("--reasons", is_flag=True, help="Add a column with the reasons for each recommendation, as JSON.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one per core. The result is the same.")
 def recommend(policy: str, rows: str, out: str | None, columns: str | None, **asked: Any) -> None:
     """Recommend an action for each of ROWS by POLICY, in little memory however many they are.
@@ -411,9 +413,26 @@ def recommend(policy: str, rows: str, out: str | None, columns: str | None, **as
     for name, counts in done.surprises.items():
         told = ", ".join(f"{count:,} {what}" for what, count in counts.items())
         click.echo(f"Column {name!r} holds cells unlike anything in training: {told}.", err=True)
+    tell_support(done)
     if out:
         speed = f"{done.rows / done.seconds:,.0f} rows per second"
         click.echo(f"{out}: {done.rows:,} rows in {done.seconds:.1f} s ({speed}).", err=True)
+
+
+def tell_support(done: "Scored") -> None:
+    """How often the log could not tell, and what --supported-only did about it."""
+    if done.unsupported:
+        click.echo(
+            f"{done.unsupported:,} of {done.rows:,} recommendations are not supported: the log hardly holds such cases "
+            "with that action. --supported-only leaves such actions out.",
+            err=True,
+        )
+    if done.changed:
+        click.echo(
+            f"{done.changed:,} of {done.rows:,} recommendations are others than without --supported-only; in "
+            f"{done.fell_back:,} of them nothing the policy wanted was supported, and current practice is followed.",
+            err=True,
+        )
 
 
 @contextmanager

@@ -48,6 +48,7 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/discovery_calibration.py
 	$(BIN)/python benchmarks/training_speed.py
 	$(BIN)/python benchmarks/recommend_rows_per_second.py
+	$(BIN)/python benchmarks/expected_interval_coverage.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv demo build dist src/ponn/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -151,14 +151,13 @@ def current_practice(prepared: Prepared, settings: Settings) -> Network:
     return Network(Architecture(k, rows.X.shape[1], ()), linear_weights(fitted, k))
 
 
-def companions(prepared: Prepared, settings: Settings, model: Model) -> dict[str, Model]:
+def companions(prepared: Prepared, settings: Settings) -> dict[str, Model]:
     """What a policy carries to say what to expect of an action, how similar rows fared, whether the log supports it."""
     rows = prepared.problem.train
     rewards = fit_rewards(
         rows.X, rows.A, rows.R, prepared.train.row_weights, prepared.problem.k, settings.reward_penalty
     )
-    promised = model.rewards(rows.X)  # the rewards that the policy will promise, by itself or by its companion
-    r = (rewards.rewards(rows.X) if promised is None else promised)[np.arange(len(rows)), rows.A]
+    r = rewards.rewards(rows.X)[np.arange(len(rows)), rows.A]
     similar = fit_similar(rows.X, rows.A, rows.R, r, prepared.problem.k)
     return {"reward": rewards, "logging": current_practice(prepared, settings), "similar": similar}
 

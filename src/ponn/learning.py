@@ -142,7 +142,7 @@ def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted,
         method=method,
         settings=asdict(settings),
         provenance=provenance,
-        companions=companions(prepared, settings, fitted.model),
+        companions=companions(prepared, settings),
         usual=usual_values(prepared.encoding, prepared.train.X),
     )
 

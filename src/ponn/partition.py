@@ -4,7 +4,7 @@ symbol   meaning                                                  shape
 X        design columns                                           [n, D]
 A        actions taken                                            [n]
 R        rewards in [0, 1]                                        [n]
-r        r_hat(A_j, x_j), what the policy would have promised     [n]
+r        r_hat(A_j, x_j) of the logistic reward model             [n]
 Y        what rows of one cell share: action taken and reward     [n, k + 1]
 """
 

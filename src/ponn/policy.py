@@ -228,10 +228,12 @@ class Policy:
 
     def expected_interval(self, X: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the expected reward of the actions lies, in the user's unit; NaN where nobody similar took them."""
-        r = self.promised(X)
-        if r is None or self.similar is None:
+        promised, n = self.promised(X), np.arange(len(X))
+        modelled = self.companions["reward"].rewards(X) if "reward" in self.companions else None
+        if promised is None or modelled is None or self.similar is None:
             return np.full(len(X), np.nan), np.full(len(X), np.nan)
-        one, other = map(self.in_units, self.similar.interval(X, A, r[np.arange(len(X)), A].clip(0, 1)))
+        ends = self.similar.interval(X, A, promised[n, A].clip(0, 1), modelled[n, A])
+        one, other = map(self.in_units, ends)
         return np.minimum(one, other), np.maximum(one, other)
 
     def support(self, X: np.ndarray) -> np.ndarray | None:

@@ -15,7 +15,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -103,18 +103,17 @@ class Reason:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, numbers with six digits."""
-        found = asdict(self)
-        del found["action"], found["probability"], found["outcome"]  # beside it in the table
-        return {**rounded(found), "text": str(self)}
+        beside = ("action", "probability", "outcome")  # in the table, or the same for all rows
+        return {name: plain(one) for name, one in vars(self).items() if name not in beside} | {"text": str(self)}
 
 
-def rounded(found: Any) -> Any:
-    """Plain values whose fractions have few digits."""
-    if isinstance(found, Mapping):
-        return {name: rounded(one) for name, one in found.items()}
+def plain(found: Any) -> Any:
+    """Results as plain values whose fractions have few digits; several times faster than `dataclasses.asdict`."""
+    if isinstance(found, float):
+        return float(f"{found:.{DIGITS}g}")
     if isinstance(found, tuple):
-        return [rounded(one) for one in found]
-    return float(f"{found:.{DIGITS}g}") if isinstance(found, float) else found
+        return [plain(one) for one in found]
+    return {name: plain(one) for name, one in vars(found).items()} if is_dataclass(found) else found
 
 
 def json_column(reasons: Iterable[Reason]) -> pa.Array:
@@ -168,7 +167,7 @@ def similar_text(reason: Reason) -> str:
     if reason.similar is None:
         return doubt.strip()
     rows, took = reason.similar.rows, reason.similar.took_action
-    return f"Of {rows:,} similar past cases {took or 'none':} got {reason.action}.{doubt}"
+    return f"Of {rows:,} similar past cases {took or 'none'} got {reason.action}.{doubt}"
 
 
 def expected_text(reason: Reason) -> str:
@@ -176,7 +175,8 @@ def expected_text(reason: Reason) -> str:
     expected = reason.expected_reward
     if expected is None:
         return ""
-    ends = "" if expected.low is None else f" ({expected.low:.3g} to {expected.high:.3g})"
+    alone = " by the model alone" if reason.similar and not reason.similar.took_action else ""
+    ends = alone if expected.low is None else f" ({expected.low:.3g} to {expected.high:.3g})"
     good = ", where less is better" if reason.outcome.minimize else ""
     return f"Expected {reason.outcome.name}: {expected.value:.3g}{ends}{good}."
 

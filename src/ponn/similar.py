@@ -5,6 +5,7 @@
     N        training rows of a cell that took each action                 [cells, k]
     S        the sum of their rewards, which lie in [0, 1]                 [cells, k]
     E        the sum of their residuals R - r_hat(a, x)                    [cells, k]
+             of the logistic reward model, which follows its own rows little
     Q        the sum of their squared residuals                            [cells, k]
     n_a      training rows that took the action                            [k]
 
@@ -96,26 +97,29 @@ class SimilarRows:
         found = self.tallies(X)
         return found.rewards / np.maximum(found.rows, 1)  # [n, k]
 
-    def interval(self, X: np.ndarray, A: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def interval(
+        self, X: np.ndarray, A: np.ndarray, expected: np.ndarray, modelled: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Around the expected reward of one action per row, from similar rows that took it; NaN where none did.
 
-        It spans Wilson's interval around the expectation and that around the expectation put right by the mean residual
-        of the N similar rows, both with the spread of their residuals and with m rows, 1/m = 1/N + D/n_a: a model with
-        D columns knows no case better than n_a/D rows of that very case would tell.
+        modelled: r_hat(A_j, x_j) of the model that the residuals are of, the same as `expected` for most policies.
 
-        Nominally 95 %. Measured share of supported (row, action) pairs whose true E[R | x, a] it covers, logistic
-        reward model: 0.97 to 0.99 in the breast-cancer world; 0.80 to 0.93 where rewards of 0 and 1 jump with the
-        features, which no such model can follow, and 0.77 to 0.81 for such rewards with little noise.
+        It spans Wilson's interval around the expectation and that around r_hat put right by the mean residual of the N
+        similar rows, both with the spread of their residuals and with m rows, 1/m = 1/N + D/n_a: a model with D columns
+        knows no case better than n_a/D rows of that very case would tell.
+
+        Nominally 95 %. What it comes to for supported pairs of row and action, true E[R | x, a], 500 to 10,000 rows
+        (`benchmarks/expected_interval_coverage.py`): 0.96 to 1.00 where a logistic model can be right (breast-cancer
+        world, rewards linear in the features), 0.87 to 0.96 where rewards of 0 and 1 jump with the features or only
+        matter in pairs, 0.72 to 0.82 where they jump and have little noise: no model of this kind sees the jumps.
         """
         N, _, E, Q = (one[np.arange(len(X)), A] for one in self.tallies(X))  # [n] each
         known = N > 0
         rows = np.where(known, N, 1)
         m = 1 / (1 / rows + self.D / np.maximum(self.taken[A], 1))
-        ends = [
-            wilson(centre, m, Q / rows) for centre in (expected, np.clip(expected + E / rows, 0, 1))
-        ]  # (low, high) of either centre
-        low, high = np.minimum(ends[0][0], ends[1][0]), np.maximum(ends[0][1], ends[1][1])
-        return np.where(known, low, np.nan), np.where(known, high, np.nan)
+        centres = expected, np.clip(modelled + E / rows, 0, 1)
+        lows, highs = zip(*(wilson(centre, m, Q / rows) for centre in centres), strict=True)
+        return np.where(known, np.minimum(*lows), np.nan), np.where(known, np.maximum(*highs), np.nan)
 
 
 def split(values: np.ndarray) -> Tallies:

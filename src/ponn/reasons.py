@@ -130,7 +130,12 @@ def said(value: Any) -> str:
         return "missing"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return str(value)
+
+
+def brief(value: float, digits: int) -> str:
+    """A number with few digits, and without an exponent where it is large."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 def recommendation_text(reason: Reason) -> str:
@@ -152,7 +157,7 @@ def features_text(reason: Reason) -> str:
     else:
         moved, small = "this probability", SMALL
     told = [
-        f"{one} {'raises' if one.effect > 0 else 'lowers'} it by {abs(one.effect):.2g}"
+        f"{one} {'raises' if one.effect > 0 else 'lowers'} it by {brief(abs(one.effect), 2)}"
         for one in reason.features
         if abs(one.effect) >= small
     ]
@@ -176,9 +181,13 @@ def expected_text(reason: Reason) -> str:
     if expected is None:
         return ""
     alone = " by the model alone" if reason.similar and not reason.similar.took_action else ""
-    ends = alone if expected.low is None else f" ({expected.low:.3g} to {expected.high:.3g})"
+    ends = (
+        alone
+        if expected.low is None or expected.high is None
+        else f" ({brief(expected.low, 3)} to {brief(expected.high, 3)})"
+    )
     good = ", where less is better" if reason.outcome.minimize else ""
-    return f"Expected {reason.outcome.name}: {expected.value:.3g}{ends}{good}."
+    return f"Expected {reason.outcome.name}: {brief(expected.value, 3)}{ends}{good}."
 
 
 # Usual values --------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/interval_coverage.py
 	$(BIN)/python benchmarks/trial_evaluation.py
 	$(BIN)/python benchmarks/evaluation_cost.py
+	$(BIN)/python benchmarks/expected_interval_coverage.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv demo build dist src/ponn/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,8 +13,21 @@ ORDER = (
     *("eligibility", "log", "encode", "propensity"),
     *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
     *("estimators", "intervals", "sensitivity", "readiness"),
-    *("inference", "trees", "models", "policy", "scoring", "network", "objective", "train", "many"),
-    *("reward", "evaluation", "confounding", "subgroups", "worth", "forests", "learners", "learning", "holdout"),
+    *(
+        "inference",
+        "trees",
+        "similar",
+        "models",
+        "reasons",
+        "policy",
+        "scoring",
+        "network",
+        "objective",
+        "train",
+        "many",
+    ),
+    *("reward", "evaluation", "confounding", "subgroups", "worth", "forests", "partition", "learners", "learning"),
+    *("holdout",),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
 )
 

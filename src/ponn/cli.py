@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ponn.learners import Progress
     from ponn.policy import Policy
     from ponn.readiness import Check
+    from ponn.scoring import Scored
     from ponn.subgroups import Subgroups
     from ponn.world import World
     from ponn.worth import Worth
@@ -524,6 +525,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 @click.option("--columns", metavar="NAMES", help="Only these columns of the recommendation, e.g. action,probability.")
 @click.option("--supported-only", is_flag=True, help="Leave out actions hardly ever taken in such cases.")
 @click.option("--available", multiple=True, metavar="ACTION", help="Only these actions are available; repeat.")
+@click.option("--reasons", is_flag=True, help="Add a column with the reasons for each recommendation, as JSON.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one per core. The result is the same.")
 def recommend(
     policy: str, rows: str, out: str | None, columns: str | None, available: tuple[str, ...], **asked: Any
@@ -549,9 +551,26 @@ def recommend(
     for name, counts in done.surprises.items():
         told = ", ".join(f"{count:,} {what}" for what, count in counts.items())
         click.echo(f"Column {name!r} holds cells unlike anything in training: {told}.", err=True)
+    tell_support(done)
     if out:
         speed = f"{done.rows / done.seconds:,.0f} rows per second"
         click.echo(f"{out}: {done.rows:,} rows in {done.seconds:.1f} s ({speed}).", err=True)
+
+
+def tell_support(done: "Scored") -> None:
+    """How often the log could not tell, and what --supported-only did about it."""
+    if done.unsupported:
+        click.echo(
+            f"{done.unsupported:,} of {done.rows:,} recommendations are not supported: the log hardly holds such cases "
+            "with that action. --supported-only leaves such actions out.",
+            err=True,
+        )
+    if done.changed:
+        click.echo(
+            f"{done.changed:,} of {done.rows:,} recommendations are others than without --supported-only; in "
+            f"{done.fell_back:,} of them nothing the policy wanted was supported, and current practice is followed.",
+            err=True,
+        )
 
 
 @contextmanager

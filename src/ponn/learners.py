@@ -12,6 +12,7 @@ from ponn.inference import Architecture
 from ponn.log import Log
 from ponn.many import train_many
 from ponn.models import Model, Network, RewardNetwork, with_action
+from ponn.partition import fit_similar
 from ponn.propensity import (
     Propensities,
     fit_converges,
@@ -167,13 +168,15 @@ def current_practice(prepared: Prepared, settings: Settings, notes: list[str]) -
 
 
 def companions(prepared: Prepared, settings: Settings, notes: list[str]) -> dict[str, Model]:
-    """What a policy carries to say what to expect of an action and whether the log supports it."""
+    """What a policy carries to say what to expect of an action, how similar rows fared, whether the log supports it."""
     rows, converged = prepared.problem.train, list[bool]()
     rewards = fit_rewards(
         rows.X, rows.A, rows.R, prepared.train.row_weights, prepared.problem.k, settings.reward_penalty, converged
     )
     notes += stops_told("reward model that is carried along", converged)
-    return {"reward": rewards, "logging": current_practice(prepared, settings, notes)}
+    r = rewards.rewards(rows.X)[np.arange(len(rows)), rows.A]
+    similar = fit_similar(rows.X, rows.A, rows.R, r, prepared.problem.k)
+    return {"reward": rewards, "logging": current_practice(prepared, settings, notes), "similar": similar}
 
 
 def linear_weights(fitted: Any, k: int) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ from ponn.learners import LEARNERS, Fitted, Prepared, Progress, companions, sile
 from ponn.log import Log
 from ponn.policy import PairLine, Policy
 from ponn.propensity import Propensities, propensities
+from ponn.reasons import usual_values
 from ponn.relevance import Relevance, relevance
 from ponn.settings import LAMBDA1, Settings, method_named, settings_of
 from ponn.train import Candidate, Problem, Rows
@@ -144,6 +145,7 @@ def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted,
         settings=asdict(settings),
         provenance=provenance,
         companions=carried,
+        usual=usual_values(prepared.encoding, prepared.train.X),
         eligibility=prepared.train.eligibility,
     )
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from ponn.errors import PonnError
 from ponn.inference import Architecture, scores, sigmoid, softmax
+from ponn.similar import SimilarRows
 from ponn.trees import TreeModel
 
 Arrays = Mapping[str, np.ndarray]
@@ -201,7 +202,8 @@ def checked_architecture(description: Mapping[str, Any], arrays: Arrays) -> Arch
     return architecture
 
 
-MODELS: Mapping[str, type[Model]] = {one.kind: one for one in (Network, RewardNetwork, LinearRewards, TreeModel)}
+KINDS: tuple[type[Model], ...] = (Network, RewardNetwork, LinearRewards, TreeModel, SimilarRows)
+MODELS: Mapping[str, type[Model]] = {one.kind: one for one in KINDS}
 
 
 def build_model(kind: str, description: Mapping[str, Any], arrays: Arrays) -> Model:

@@ -15,7 +15,8 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,27 @@ from ponn.inference import actions_at, draw_actions, restricted
 from ponn.log import Log, in_units
 from ponn.models import Model, build_model, greedy
 from ponn.propensity import SUPPORT_FLOOR
+from ponn.reasons import (
+    EXPECTED_REWARD,
+    NOBODY,
+    PROBABILITY,
+    Facts,
+    FeatureEffect,
+    Outcome,
+    Reason,
+    effects,
+    feature_effects,
+    json_column,
+    reasons_of,
+    usual_design,
+)
 from ponn.roles import Rows
+from ponn.similar import SimilarRows
 from ponn.table import read_table
 
 FORMAT = 1
 RECOMMENDED = ("action", "probability", "runner_up", "expected_reward", "supported")  # columns of `recommend`
+ON_REQUEST = ("expected_low", "expected_high")  # columns that `recommend` adds when they are named
 JSON_NAME, WEIGHTS_NAME = "policy.json", "weights.safetensors"
 LARGEST = 1 << 30  # bytes a part of a policy file may have unpacked
 
@@ -51,6 +68,18 @@ class PairLine:
 
 
 @dataclass(frozen=True, eq=False)
+class Decision:
+    """What a policy does with some rows."""
+
+    h: np.ndarray  # [n, k], restricted to supported actions where that was asked
+    first: np.ndarray  # the action recommended: [n]
+    supported_only: bool
+    changed: np.ndarray  # would it have been another action without the restriction? [n]
+    fell_back: np.ndarray  # was nothing supported that it wanted, so that it is what current practice does? [n]
+    eligible: np.ndarray | None  # [n, k] bool
+
+
+@dataclass(frozen=True, eq=False)
 class Policy:
     """A stochastic policy h(a | x) that explains what it looks at."""
 
@@ -64,6 +93,8 @@ class Policy:
     provenance: Mapping[str, Any]  # rows, seed, training, versions
     evaluation: Mapping[str, Any] | None = None  # what it was worth on rows kept aside, where it was valued
     companions: Mapping[str, Model] = field(default_factory=dict)  # "reward": r_hat(a, x); "logging": p_hat(a | x)
+    # ... and "similar": what happened in training rows like x
+    usual: Mapping[str, Any] = field(default_factory=dict)  # feature → its usual value in training; empty: not known
     eligibility: Eligibility | None = None  # which actions are available where; None: all, always
 
     def __repr__(self) -> str:
@@ -134,18 +165,31 @@ class Policy:
         probabilities: bool = False,
         columns: Sequence[str] = RECOMMENDED,
         supported_only: bool = False,
+        reasons: bool = False,
         eligible: Any = None,
     ) -> pa.Table:
         """One row per row of X: action, probability, runner_up, expected_reward, supported.
 
         supported: was the action taken in such cases often enough for the log to tell (propensity above 1 %)?
         sample: actions are drawn from h instead of the most probable. probabilities: h as columns p_<action>.
-        columns: only these of the five. supported_only: unsupported actions are left out.
+        columns: only these of the five, or expected_low and expected_high, the interval of the expected reward.
+        supported_only: unsupported actions are left out. reasons: a column with the reasons as JSON text.
         eligible: as in `predict_proba`. runner_up is null where no other action is eligible.
         """
         design, can = self.design(X, eligible)
         u = np.random.default_rng(seed).random(len(design)) if sample else None
-        return self.recommendations(design, u, columns, probabilities, supported_only, can)
+        told = self.encoding.select(X) if reasons else None
+        return self.recommendations(design, u, columns, probabilities, supported_only, told, can)
+
+    def reasons(
+        self, X: Any, actions: Sequence[Any] | None = None, *, supported_only: bool = False, eligible: Any = None
+    ) -> list[Reason]:
+        """Why the recommended action, or the action given for each row, is recommended; each prints itself in words."""
+        design, can = self.design(X, eligible)
+        decision = self.decide(design, None, supported_only, can)
+        if actions is not None:
+            decision = replace(decision, first=self.numbers_of(actions, len(design)))
+        return self.reasons_for(self.encoding.select(X), design, decision)
 
     def recommendations(
         self,
@@ -154,35 +198,110 @@ class Policy:
         columns: Sequence[str] = RECOMMENDED,
         probabilities: bool = False,
         supported_only: bool = False,
+        told: pa.Table | None = None,
         eligible: np.ndarray | None = None,
     ) -> pa.Table:
-        """`recommend` for rows in design columns; u: the uniform numbers that decide the draws, None for arg max h."""
+        """`recommend` for rows in design columns; u: the uniform numbers that decide the draws, None for arg max h.
+
+        told: the same rows as the user gave them, where reasons are asked for.
+        """
+        return self.table_of(X, self.decide(X, u, supported_only, eligible), columns, probabilities, told)
+
+    def decide(
+        self,
+        X: np.ndarray,
+        u: np.ndarray | None,
+        supported_only: bool = False,
+        eligible: np.ndarray | None = None,
+    ) -> Decision:
+        """The action for each row; u: the uniform numbers that decide the draws, None for arg max h."""
+        h = self.model.probabilities(X, eligible)  # [n, k]
+        first = chosen(h, u)
+        if not supported_only:
+            never = np.zeros(len(h), bool)
+            return Decision(h, first, False, never, never, eligible)
+        safe, fell_back = self.restricted_to_supported(X, h, eligible)
+        safe_first = chosen(safe, u)
+        return Decision(safe, safe_first, True, safe_first != first, fell_back, eligible)
+
+    def table_of(
+        self, X: np.ndarray, decision: Decision, columns: Sequence[str], probabilities: bool, told: pa.Table | None
+    ) -> pa.Table:
+        """Decisions for rows in design columns as a table."""
         check_columns(columns)
-        h = self.safer(X, eligible) if supported_only else self.model.probabilities(X, eligible)  # [n, k]
-        n = np.arange(len(h))
-        first = h.argmax(axis=1) if u is None else actions_at(h, u)
+        h, first = decision.h, decision.first
         labels = pa.array(self.actions)
+        ends = cache(lambda: self.expected_interval(X, first))
         makers: dict[str, Callable[[], Any]] = {
             "action": lambda: labels.take(pa.array(first)),
-            "probability": lambda: h[n, first],
-            "runner_up": lambda: labels.take(runner_up(h, first, eligible)),
+            "probability": lambda: h[np.arange(len(h)), first],
+            "runner_up": lambda: labels.take(numbers_or_null(self.next_best(X, decision))),
             "expected_reward": lambda: self.expected_reward(X, first),
-            "supported": lambda: self.support_of(X, first, eligible),
+            "supported": lambda: self.support_of(X, first, decision.eligible),
+            "expected_low": lambda: pa.array(ends()[0], from_pandas=True),
+            "expected_high": lambda: pa.array(ends()[1], from_pandas=True),
         }
         made = {name: makers[name]() for name in columns}
         if probabilities:
             made |= {f"p_{action}": h[:, a] for a, action in enumerate(self.actions)}
+        if told is not None:
+            made["reasons"] = json_column(self.reasons_for(told, X, decision))
         return pa.table(made)
+
+    def next_best(self, X: np.ndarray, decision: Decision) -> np.ndarray:
+        """The most probable eligible action but for the first; of equally probable ones that which promises more.
+
+        NOBODY where no other is eligible: [n].
+        """
+        h, can = decision.h, decision.eligible
+        r = self.model.rewards(X)  # a policy that takes what promises most gives all others the same probability, 0
+        if r is None:
+            return runner_up(h, decision.first, can)
+        allowed = self.support(X, can) if decision.supported_only else None
+        return runner_up(2 * h + (r if allowed is None else r * allowed), decision.first, can)
+
+    def numbers_of(self, actions: Sequence[Any], n: int) -> np.ndarray:
+        """Actions by number, one for each of n rows."""
+        numbers = {label: a for a, label in enumerate(self.actions)}
+        wrong = [one for one in actions if one not in numbers]
+        if wrong or len(actions) != n:
+            unknown = f", among them {listing(wrong)}" if wrong else ""
+            raise PonnError(
+                f"{len(actions):,} actions were given for {n:,} rows{unknown}; expected one of "
+                f"{listing(self.actions)} for each row."
+            )
+        return np.array([numbers[one] for one in actions], int)  # [n]
+
+    def promised(self, X: np.ndarray) -> np.ndarray | None:
+        """r_hat(a, x) in [0, 1], by the model itself or the reward model it carries: [n, k]."""
+        r = self.model.rewards(X)
+        return self.companions["reward"].rewards(X) if r is None and "reward" in self.companions else r
+
+    def in_units(self, r: np.ndarray) -> Any:
+        """Rewards in [0, 1] in the user's unit."""
+        reward = self.provenance["reward"]
+        return in_units(r.astype(float), reward["range"], reward["minimize"])
 
     def expected_reward(self, X: np.ndarray, A: np.ndarray) -> Any:
         """r_hat(A_j, x_j) in the user's unit; null where the model promises no rewards."""
-        r = self.model.rewards(X)  # [n, k]
-        if r is None and "reward" in self.companions:
-            r = self.companions["reward"].rewards(X)
-        if r is None:
-            return pa.nulls(len(X), pa.float64())
-        reward = self.provenance["reward"]
-        return in_units(r[np.arange(len(X)), A].astype(float), reward["range"], reward["minimize"])
+        r = self.promised(X)
+        return pa.nulls(len(X), pa.float64()) if r is None else self.in_units(r[np.arange(len(X)), A])
+
+    @property
+    def similar(self) -> SimilarRows | None:
+        """What happened in training rows like a given one; None in files that do not hold it."""
+        found = self.companions.get("similar")
+        return found if isinstance(found, SimilarRows) else None
+
+    def expected_interval(self, X: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the expected reward of the actions lies, in the user's unit; NaN where nobody similar took them."""
+        promised, n = self.promised(X), np.arange(len(X))
+        modelled = self.companions["reward"].rewards(X) if "reward" in self.companions else None
+        if promised is None or modelled is None or self.similar is None:
+            return np.full(len(X), np.nan), np.full(len(X), np.nan)
+        ends = self.similar.interval(X, A, promised[n, A].clip(0, 1), modelled[n, A])
+        one, other = map(self.in_units, ends)
+        return np.minimum(one, other), np.maximum(one, other)
 
     def support(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray | None:
         """Is p_hat(a | x), the estimated probability of the action in current practice, at least 1 %? [n, k]."""
@@ -196,11 +315,67 @@ class Policy:
 
     def safer(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
         """h restricted to supported actions; where it gives them nothing, what current practice does most."""
+        return self.restricted_to_supported(X, self.model.probabilities(X, eligible), eligible)[0]
+
+    def restricted_to_supported(
+        self, X: np.ndarray, h: np.ndarray, eligible: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """h restricted to supported actions, and where it gives them nothing: [n, k], [n]."""
         supported = self.support(X, eligible)
         if supported is None:
             raise PonnError("This policy carries no picture of current practice, so it cannot tell what is supported.")
         usual = greedy(self.companions["logging"].probabilities(X, eligible))  # [n, k]
-        return restricted(self.model.probabilities(X, eligible), supported, usual)
+        return restricted(h, supported, usual), (h * supported).sum(axis=1) <= 0
+
+    def reasons_for(self, told: pa.Table, X: np.ndarray, decision: Decision) -> list[Reason]:
+        """Why these actions; told: the rows as the user gave them, X: their design columns."""
+        r, similar = self.promised(X), self.similar
+        low, high = self.expected_interval(X, decision.first)
+        facts = Facts(
+            actions=self.actions,
+            h=decision.h,
+            first=decision.first,
+            second=self.next_best(X, decision),
+            moves=self.moves,
+            features=self.effects_for(told, X, decision) if self.usual else None,
+            similar=None if similar is None else similar.tallies(X).rows,
+            expected=None if r is None else self.in_units(r),
+            low=low,
+            high=high,
+            supported=self.support(X, decision.eligible),
+            outcome=self.outcome,
+        )
+        return reasons_of(facts)
+
+    @property
+    def moves(self) -> str:
+        """What the effects of features are told of: probabilities, unless those are 0 or 1 by a model of rewards."""
+        nothing = np.zeros((0, len(self.encoding.owner)), np.float32)
+        return PROBABILITY if self.model.rewards(nothing) is None else EXPECTED_REWARD
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the reward is called and where it lies."""
+        reward = self.provenance["reward"]
+        name = self.provenance.get("columns", {}).get("reward", "reward")
+        low, high = map(float, reward["range"])
+        return Outcome(str(name), low, high, bool(reward["minimize"]))
+
+    def effects_for(self, told: pa.Table, X: np.ndarray, decision: Decision) -> list[tuple[FeatureEffect, ...]]:
+        """The features that move the actions most: those that Step B selected, or any where it was left out."""
+        n, A = np.arange(len(X)), decision.first
+
+        def moved(rows: np.ndarray) -> Any:
+            if self.moves == EXPECTED_REWARD:
+                return self.in_units(np.asarray(self.model.rewards(rows))[n, A])
+            give = self.safer if decision.supported_only else self.model.probabilities
+            return give(rows, decision.eligible)[n, A]
+
+        usual = usual_design(self.encoding, self.usual)
+        looked_at = np.flatnonzero(self.selected.any(axis=0))
+        found = effects(moved, X, self.encoding.owner, usual, looked_at)  # [n, d]
+        by_step_b = self.selected[A] if self.relevance else found != 0
+        return feature_effects(self.encoding, told, self.usual, found, by_step_b)
 
     def sets(self) -> dict[Any, tuple[str, ...]]:
         """The features that each action looks at, by name."""
@@ -220,12 +395,22 @@ class Policy:
         write_policy(self, Path(path))
 
 
-def runner_up(h: np.ndarray, first: np.ndarray, eligible: np.ndarray | None = None) -> pa.Array:
-    """The most probable action but for the first, null where no other is eligible: [n]."""
+def chosen(h: np.ndarray, u: np.ndarray | None) -> np.ndarray:
+    """The most probable action of each row, or that drawn by u: [n]."""
+    return h.argmax(axis=1) if u is None else actions_at(h, u)
+
+
+def runner_up(h: np.ndarray, first: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
+    """The most probable action but for the first, NOBODY where no other is eligible: [n]."""
     rest = h.copy() if eligible is None else np.where(eligible, h, -1)
     rest[np.arange(len(h)), first] = -1
     second = rest.argmax(axis=1)
-    return pa.array(second, mask=rest[np.arange(len(h)), second] < 0)
+    return np.where(rest[np.arange(len(h)), second] < 0, NOBODY, second)
+
+
+def numbers_or_null(numbers: np.ndarray) -> pa.Array:
+    """Action numbers, null for NOBODY."""
+    return pa.array(numbers, mask=numbers == NOBODY)
 
 
 def aligned(eligible: np.ndarray, given: Sequence[Any], actions: Sequence[Any]) -> np.ndarray:
@@ -239,10 +424,11 @@ def aligned(eligible: np.ndarray, given: Sequence[Any], actions: Sequence[Any]) 
 
 def check_columns(columns: Sequence[str]) -> None:
     """Only columns that a recommendation has, each once."""
-    wrong = [name for name in columns if name not in RECOMMENDED or list(columns).count(name) > 1]
+    possible = (*RECOMMENDED, *ON_REQUEST)
+    wrong = [name for name in columns if name not in possible or list(columns).count(name) > 1]
     if wrong or not columns:
         raise PonnError(
-            f"The columns asked for are {listing(columns) or 'none'}; expected some of {', '.join(RECOMMENDED)}, "
+            f"The columns asked for are {listing(columns) or 'none'}; expected some of {', '.join(possible)}, "
             "each once."
         )
 
@@ -300,6 +486,7 @@ def as_json(policy: Policy) -> dict[str, Any]:
         "relevance": [asdict(one) for one in policy.relevance],
         "provenance": dict(policy.provenance),
         "evaluation": policy.evaluation,
+        "usual": dict(policy.usual),
         "eligibility": None if policy.eligibility is None else policy.eligibility.as_json(),
     }
 
@@ -355,10 +542,15 @@ def build(found: dict[str, Any], weights: dict[str, np.ndarray]) -> Policy:
     fits = all((one.D, one.k) == (len(encoding.owner), len(actions)) for one in (model, *companions.values()))
     if not fits or len(actions) < 2 or selected.shape != (len(actions), len(encoding.features)):
         raise PonnError("The parts of the policy file do not fit together; it is damaged.")
+    if not isinstance(companions.get("similar"), SimilarRows | None):
+        raise PonnError("The similar rows of the policy file are something else; it is damaged.")
+    usual = dict(found.get("usual") or {})  # files of before have none
+    if usual:
+        usual_design(encoding, usual)
     relevance = tuple(PairLine(**one) for one in found["relevance"])
     rest = (found["method"], found["settings"], found["provenance"], found.get("evaluation"))
     eligibility = None if found.get("eligibility") is None else Eligibility(**found["eligibility"])
-    return Policy(actions, encoding, model, selected, relevance, *rest, companions, eligibility)
+    return Policy(actions, encoding, model, selected, relevance, *rest, companions, usual, eligibility)
 
 
 def model_from(found: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Model:

@@ -25,7 +25,7 @@ from ponn.encode import CategoryFeature, Encoding
 from ponn.errors import PonnError, listing, one_line
 from ponn.files import Write, csv_writer, writing
 from ponn.inference import BLOCK_ROWS
-from ponn.policy import RECOMMENDED, Policy, check_columns
+from ponn.policy import RECOMMENDED, Decision, Policy, check_columns
 from ponn.source import Source
 from ponn.streams import Stream, open_stream
 from ponn.table import check_sound, plain
@@ -45,15 +45,19 @@ class Asked:
     seed: int = 0
     supported_only: bool = False
     eligible: tuple[Any, ...] | None = None  # labels that are available in every row
+    reasons: bool = False
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What was done, and which cells were unlike anything in training."""
+    """What was done, how often support mattered, and which cells were unlike anything in training."""
 
     rows: int
     seconds: float
     surprises: Mapping[str, Mapping[str, int]]  # column → what → cells
+    unsupported: int | None = None  # recommendations that the log does not support; None: the column was not asked for
+    changed: int = 0  # recommendations that are others because of supported_only
+    fell_back: int = 0  # of these, where the policy wanted nothing that is supported: what current practice does
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ def write_recommendations(
     seed: int = 0,
     supported_only: bool = False,
     eligible: Sequence[Any] | None = None,
+    reasons: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Scored:
@@ -90,20 +95,25 @@ def write_recommendations(
     in every row. The rest is as in `Policy.recommend`.
     """
     labels = None if eligible is None else tuple(eligible)
-    asked = Asked(tuple(keep), tuple(columns), probabilities, sample, seed, supported_only, labels)
+    asked = Asked(tuple(keep), tuple(columns), probabilities, sample, seed, supported_only, labels, reasons)
     check_columns(asked.columns)
     stream = open_stream(Path(rows), texts={*asked.keep, *text_columns(policy)})
     check_stream(stream, policy, asked)
     schema = schema_of(stream, policy, asked)
-    started, written, surprises = time.perf_counter(), 0, Counter[tuple[str, str]]()
+    started, written = time.perf_counter(), 0
+    surprises, support = Counter[tuple[str, str]](), Counter[str]()
     with one_blas_thread(), opened(out, schema) as write:
-        for table, found in scored(policy, stream, asked, schema, threads or cores()):
+        for table, found, counted in scored(policy, stream, asked, schema, threads or cores()):
             write(table)
             written += len(table)
             surprises.update(found)
+            support.update(counted)
             if progress:
                 progress(written, stream.rows)
-    return Scored(written, time.perf_counter() - started, by_column(surprises))
+    known = "supported" in asked.columns and "logging" in policy.companions
+    unsupported = support["unsupported"] if known else None
+    seconds = time.perf_counter() - started
+    return Scored(written, seconds, by_column(surprises), unsupported, support["changed"], support["fell_back"])
 
 
 def text_columns(policy: Policy) -> set[str]:
@@ -124,7 +134,7 @@ def check_stream(stream: Stream, policy: Policy, asked: Asked) -> None:
     absent = [name for name in asked.keep if name not in there]
     if absent:
         raise PonnError(f"{stream.name} has no column {absent[0]!r} to keep.")
-    made = recommendations(policy, np.zeros((0, len(policy.encoding.owner)), np.float32), None, asked).column_names
+    made = made_columns(policy, asked).names
     twice = [name for number, name in enumerate(asked.keep) if name in (*made, *asked.keep[:number])]
     if twice:
         raise PonnError(
@@ -137,7 +147,7 @@ def schema_of(stream: Stream, policy: Policy, asked: Asked) -> pa.Schema:
     """The columns that are written."""
     there = [name for name in asked.keep if name in stream.schema.names]
     kept = kept_columns(stream.schema.empty_table().select(there)).schema
-    made = recommendations(policy, np.zeros((0, len(policy.encoding.owner)), np.float32), None, asked).schema
+    made = made_columns(policy, asked)
     types = {field.name: pa.string() if pa.types.is_null(field.type) else field.type for field in kept}
     return pa.schema([*((name, types.get(name, pa.string())) for name in asked.keep), *made])
 
@@ -161,7 +171,7 @@ def cores() -> int:
 
 # Batches -------------------------------------------------------------------------------------------------
 
-Result = tuple[pa.Table, Counter[tuple[str, str]]]  # what is written, and the surprises in it
+Result = tuple[pa.Table, Counter[tuple[str, str]], Counter[str]]  # what is written, surprises, and support in it
 
 
 def scored(policy: Policy, stream: Stream, asked: Asked, schema: pa.Schema, threads: int) -> Iterator[Result]:
@@ -211,17 +221,27 @@ def score(policy: Policy, name: str, batch: Batch, asked: Asked, schema: pa.Sche
         eligible = policy.eligible_in(table, asked.eligible, batch.first)
     except PonnError as error:
         raise PonnError(f"{name}: {error}") from error
-    made = recommendations(policy, X, batch.u, asked, eligible)
+    decision = policy.decide(X, batch.u, asked.supported_only, eligible)
+    made = policy.table_of(X, decision, asked.columns, asked.probabilities, features if asked.reasons else None)
     kept = fitted(name, kept_columns(table.select(asked.keep)), schema, batch.first)
     counts = Counter({(column, what): count for column, found in surprises.items() for what, count in found.items()})
-    return pa.table([*kept.columns, *made.columns], schema), counts
+    return pa.table([*kept.columns, *made.columns], schema), counts, support_counts(made, decision)
 
 
-def recommendations(
-    policy: Policy, X: np.ndarray, u: np.ndarray | None, asked: Asked, eligible: np.ndarray | None = None
-) -> pa.Table:
-    """What the policy says of rows in design columns."""
-    return policy.recommendations(X, u, asked.columns, asked.probabilities, asked.supported_only, eligible)
+def support_counts(made: pa.Table, decision: Decision) -> Counter[str]:
+    """How many recommendations are unsupported, changed by supported_only, or what current practice does."""
+    counts = Counter(changed=int(decision.changed.sum()), fell_back=int(decision.fell_back.sum()))
+    if "supported" in made.column_names:
+        counts["unsupported"] = made.column("supported").to_pylist().count(False)
+    return counts
+
+
+def made_columns(policy: Policy, asked: Asked) -> pa.Schema:
+    """The columns that are made for each row."""
+    nothing = pa.table({one.name: pa.nulls(0) for one in policy.encoding.features})
+    X = np.zeros((0, len(policy.encoding.owner)), np.float32)
+    told = nothing if asked.reasons else None
+    return policy.recommendations(X, None, asked.columns, asked.probabilities, asked.supported_only, told).schema
 
 
 def sound(name: str, table: pa.Table) -> pa.Table:

@@ -11,10 +11,11 @@ SOURCE = Path(ponn.__file__).parent
 ORDER = (
     *("errors", "settings", "source", "delimited", "files", "streams", "table", "profile", "roles", "log", "encode"),
     *("propensity", "readiness"),
-    *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
-    *("estimators", "intervals", "sensitivity"),
+    *("tally", "bounds", "discovery", "relevance", "pairs"),
+    *("estimators", "intervals", "sensitivity", "drawing", "charts"),
     *("inference", "trees", "models", "policy", "scoring", "network", "objective", "train", "many"),
     *("reward", "evaluation", "forests", "learners", "learning", "holdout"),
+    *("surrogate", "findings", "glossary", "markup", "report"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
 )
 

@@ -35,7 +35,7 @@ from ponn.intervals import (
 from ponn.log import Log
 from ponn.models import greedy
 from ponn.policy import Policy
-from ponn.propensity import fold_numbers, propensities
+from ponn.propensity import Propensities, fold_numbers, propensities
 from ponn.reward import cross_fitted_rewards
 from ponn.settings import Settings
 
@@ -86,6 +86,7 @@ class Nuisances:
     model: str  # "known" or what estimated the propensities
     notes: tuple[str, ...]
     settings: Settings = field(default_factory=Settings)  # with which a bootstrap estimates the propensities again
+    step_a: Propensities | None = None  # where p comes from, where it was made here
 
 
 def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS, seed: int = 0) -> Nuisances:
@@ -95,7 +96,7 @@ def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS,
     found = propensities(log, encoding, settings, folds=folds, seed=seed)
     fold = fold_numbers(log, folds, seed)
     Q = cross_fitted_rewards(encoding.design(log), log.A, log.R, log.row_weights, len(log.actions), fold, settings)
-    return Nuisances(found.p, Q, found.model, found.notes, settings)
+    return Nuisances(found.p, Q, found.model, found.notes, settings, found)
 
 
 # The policy on the rows of a log ---------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from ponn.evaluation import (
     Comparison,
     CurrentPractice,
     FixedAction,
+    Nuisances,
     Valued,
     compare_policies,
     nuisances,
@@ -38,6 +39,8 @@ class Outcome:
     value: Mapping[str, Estimate]  # of "policy", "logging", "best_fixed"
     best_fixed: Any  # the action
     verdict: Verdict
+    kept: Log  # the rows it was valued on
+    corrections: Nuisances  # and with what
 
     def as_json(self) -> dict[str, Any]:
         """value and verdict in plain values, in the shape that `ponn learn --json` prints."""
@@ -71,8 +74,9 @@ def learn_with_holdout(
     say("Valuing the policy on rows it never saw")
     action = best_fixed_action(train)
     rivals: dict[str, Valued] = {POLICY: policy, LOGGING: CurrentPractice(), BEST_FIXED: FixedAction(action)}
-    found = compare_policies(rivals, kept, level=level, seed=seed)
-    outcome = Outcome(policy, found.values, action, found.verdicts[POLICY])
+    fitted = nuisances(kept, seed=seed)
+    found = compare_policies(rivals, kept, level=level, corrections=fitted)
+    outcome = Outcome(policy, found.values, action, found.verdicts[POLICY], kept, fitted)
     source = policy.provenance["source"] | {"whole": log.digest, "holdout": holdout, "seed": seed}
     provenance = dict(policy.provenance) | {"source": source}
     return replace(outcome, policy=replace(policy, provenance=provenance, evaluation=outcome.as_json()))

@@ -351,22 +351,26 @@ Place = Callable[[float, float], tuple[float, float]]
 def line_chart(
     lines: Mapping[str, Points], *, name: str, x_name: str, y_name: str, width: int | None = None, high: int = HIGH
 ) -> str:
-    """Named lines through points (x, y), with a dot and its numbers on hover at every point; width: of the picture."""
+    """Named lines through points (x, y), with a dot and its numbers on hover at every point.
+
+    width: of the whole picture, which then has no heading: what it stands in has one.
+    """
     names = text_width(lines) + 16
-    wide = WIDE if width is None else width - MARGIN - names
+    wide, top = (WIDE, 34) if width is None else (width - MARGIN - names, 10)
     points = np.array([point for one in lines.values() for point in one])
     (x_low, y_low), (x_high, y_high) = points.min(axis=0), points.max(axis=0)
     least, most = padded((float(y_low), float(y_high)), 0.06)
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - x_low) / (x_high - x_low or 1.0)
-        return MARGIN + across * wide, 34 + (1 - (y - least) / (most - least)) * high
+        return MARGIN + across * wide, top + (1 - (y - least) / (most - least)) * high
 
-    parts = [label(0, 18, name, size=14), *axes((x_low, x_high), (least, most), place, x_name, y_name)]
+    heading = [label(0, 18, name, size=14)] if width is None else []
+    parts = [*heading, *axes((x_low, x_high), (least, most), place, x_name, y_name)]
     ends = spread([place(*one[-1])[1] for one in lines.values()], 15)
     for number, ((who, one), end) in enumerate(zip(lines.items(), ends, strict=True)):
         parts += drawn_line(who, one, place, LINES[number % len(LINES)], end)
-    return picture(MARGIN + wide + names, high + 90, name, parts)
+    return picture(MARGIN + wide + names, top + high + 56, name, parts)
 
 
 def axes(x: tuple[float, float], y: tuple[float, float], place: Place, x_name: str, y_name: str) -> list[str]:

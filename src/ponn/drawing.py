@@ -102,8 +102,8 @@ def text_width(texts: Iterable[object]) -> float:
 
 
 def in_percent(share: float) -> str:
-    """A share as people read it: 12.5 %."""
-    return f"{100 * share:.1f} %"
+    """A share as people read it: 12.5 %, never broken across lines."""
+    return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
 # Scales --------------------------------------------------------------------------------------------------

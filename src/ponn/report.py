@@ -382,7 +382,7 @@ def action_told(grid: RelevanceGrid, a: int) -> str:
 
 def does_section(found: Findings) -> str:
     """The policy in a few questions, and how often it recommends what."""
-    return surrogate_told(found) + shares_told(found)
+    return columns_of(f"<div>{surrogate_told(found)}</div>", shares_told(found))
 
 
 def surrogate_told(found: Findings) -> str:
@@ -400,8 +400,8 @@ def surrogate_told(found: Findings) -> str:
             f"<p>Nearly everyone is recommended <b>{name(tree.root.action)}</b>. Saying so is a summary: {agrees}</p>"
         )
     return (
-        f"<p>Roughly, in a few questions. This summary is not the policy itself: {agrees} In brackets: of how many "
-        "rows that came here it is right. A missing number counts as the mean.</p>"
+        f"<p>Roughly, in a few questions. This summary is not the policy itself: {agrees} In brackets: in how many "
+        "of the rows that came here it is right. A missing number counts as the mean.</p>"
         f"<ul class='tree'>{branches(tree.root)}</ul>"
     )
 
@@ -428,7 +428,7 @@ def shares_told(found: Findings) -> str:
     picture = bar_pairs(bars, ("recommended", "in the log"), name=caption)
     rows = [(action, in_percent(wanted), in_percent(logged)) for action, (wanted, logged) in ordered.items()]
     hint = f"Shares of the {found.rows:,} rows that the policy is valued on."
-    return columns_of(figure(picture, caption, hint, ("action", "#recommended", "#in the log"), rows))
+    return figure(picture, caption, hint, ("action", "#recommended", "#in the log"), rows)
 
 
 # Estimators --------------------------------------------------------------------------------------------------
@@ -442,7 +442,7 @@ def estimators_section(found: Findings) -> str:
         "<p>Eight ways to estimate the same number. The verdict goes by <b>dr</b>, which was fixed beforehand. Where "
         "they disagree by more than their intervals, the corrections are in doubt.</p>"
     )
-    every = found.worth.estimators
+    every = {who: found.worth.estimators[who] for who in ABOUT_ESTIMATORS}
     known = {who: one for who, one in every.items() if isinstance(one, Estimate)}
     outcome = f"mean {found.reward}"
     picture = value_chart(

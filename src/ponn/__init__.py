@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ponn.log import Log, read_log
     from ponn.policy import Policy, load
     from ponn.readiness import check
+    from ponn.report import write_report
     from ponn.settings import METHODS, Settings
     from ponn.world import World
 
@@ -39,6 +40,7 @@ PUBLIC = {
     "read_log": "ponn.log",
     "Settings": "ponn.settings",
     "World": "ponn.world",
+    "write_report": "ponn.report",
 }
 MODULES = ("datasets", "simulate")
 
@@ -64,6 +66,7 @@ __all__ = [
     "load",
     "read_log",
     "simulate",
+    "write_report",
 ]
 
 

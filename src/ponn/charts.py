@@ -30,7 +30,8 @@ from ponn.drawing import (
 from ponn.intervals import Estimate, decimals
 
 CELL, BAR = 26, 20  # heights in pixels
-MOST = 40  # features or actions in a picture; how many are left out is said
+MOST = 40  # features or actions across or down a map; how many are left out is said
+MOST_LINES = 20  # of a list of bars or points, which are taller
 NARROW = 326  # pixels: a phone of 360 with its margins
 NAME = 24  # characters of a name beside a picture's marks
 
@@ -210,7 +211,7 @@ def number_at(x: float, y: float, value: float) -> str:
 # Shares --------------------------------------------------------------------------------------------------
 
 
-def bar_pairs(bars: Mapping[str, Sequence[float]], sides: Sequence[str], *, name: str, most: int = MOST) -> str:
+def bar_pairs(bars: Mapping[str, Sequence[float]], sides: Sequence[str], *, name: str, most: int = MOST_LINES) -> str:
     """Per name one bar for each side, of shares from 0 to 1, with a legend."""
     shown = list(bars.items())[:most]
     colours = (ACCENT, QUIET)[: len(sides)]
@@ -284,7 +285,7 @@ def support_chart(supported: Mapping[str, float]) -> str:
 
 def balance_chart(features: Sequence[str], before: np.ndarray, after: np.ndarray, *, mark: float = 0.1) -> str:
     """How far the rows of the actions are from all rows, per feature, before (hollow) and after weighting."""
-    order = np.argsort(-before, kind="stable")[:MOST]
+    order = np.argsort(-before, kind="stable")[:MOST_LINES]
     left = min(text_width(shortened(features[i], NAME) for i in order) + 8, 180)
     high = max(before.max(initial=0.0), after.max(initial=0.0), 2 * mark) * 1.05
 

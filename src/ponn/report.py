@@ -18,6 +18,7 @@ import numpy as np
 
 from ponn.charts import (
     MOST,
+    MOST_LINES,
     NARROW,
     balance_chart,
     bar_pairs,
@@ -44,6 +45,7 @@ from ponn.settings import METHODS, Settings
 from ponn.surrogate import Leaf, Question
 
 LINE_HEIGHT = 220  # pixels of a line chart
+NAMED = 12  # features of an action in its line, actions in a table that is open; more are folded or counted
 BALANCED = 0.1  # standard deviations: a usual mark for "alike"
 
 
@@ -181,7 +183,8 @@ def told(one: Estimate) -> Html:
     """A value with its interval; marked where it is not to be trusted."""
     value, ends = in_figures(one).removesuffix(")").split(" ", 1)
     mark = "" if one.trusted else ", <span class='doubt'>not trusted</span>"
-    return Html(f"<b>{value}</b> {ends}, {percent(one.level)}{mark})")
+    level = percent(one.level).replace(" ", "&nbsp;")
+    return Html(f"<b>{value}</b> {ends}, {level}{mark})")
 
 
 def small_is_good(found: Findings) -> bool:
@@ -210,8 +213,10 @@ def log_section(found: Findings) -> str:
         "action was no accident.</p>"
     )
     features = [(one.name, one.kind, f"{one.missing:,}", shortened(one.values)) for one in found.features]
+    taken = table(("action", "#rows", "#share", f"#mean {found.reward}"), actions)
+    taken = taken if len(actions) <= NAMED else folded(f"{len(actions)} actions", taken)
     return (
-        f"{first}<h3>Actions taken</h3>{table(('action', '#rows', '#share', f'#mean {found.reward}'), actions)}{means}"
+        f"{first}<h3>Actions taken</h3>{taken}{means}"
         + folded(f"{len(features)} features", table(("feature", "kind", "#missing", "values"), features))
         + notes_told([*found.notes, *found.policy.provenance["notes"]])
     )
@@ -295,7 +300,8 @@ def balance_told(found: Findings, seen: Overlap) -> str:
     before, after = seen.balance_before.max(axis=0), seen.balance_after.max(axis=0)  # [d]
     hint = (
         "Largest distance between the rows of any action and all rows. Weights should bring it near 0; after weighting "
-        f"{int((after > BALANCED).sum())} of {len(features)} features are still above the mark of {BALANCED:g}."
+        f"{int((after > BALANCED).sum())} of {len(features)} features are still above the mark of {BALANCED:g}. "
+        + cut_told(len(features), "features", MOST_LINES)
     )
     rows = [
         (action, feature, f"{seen.balance_before[a, i]:.3f}", f"{seen.balance_after[a, i]:.3f}")
@@ -340,7 +346,7 @@ def relevance_section(found: Findings) -> str:
     rows = [
         (grid.actions[a], *relevance_row(grid, a, i)) for a, i in zip(*np.divmod(order, grid.G.shape[1]), strict=True)
     ]
-    hint = cut_told(len(grid.features), "features") + cut_told(len(grid.actions), "actions")
+    hint = cut_told(len(grid.features), "features", MOST) + cut_told(len(grid.actions), "actions", MOST)
     columns = ("action", *RELEVANCE_COLUMNS)
     picture = figure(heat_map(grid), "Relevance of each feature for each action", hint, columns, rows)
     actions = "".join(action_told(grid, a) for a in range(len(grid.actions)))
@@ -350,9 +356,9 @@ def relevance_section(found: Findings) -> str:
 RELEVANCE_COLUMNS = ("feature", "#relevance", "#threshold", "#bound", "selected")
 
 
-def cut_told(count: int, what: str) -> str:
+def cut_told(count: int, what: str, most: int) -> str:
     """How many are in the picture, where not all are."""
-    return f"{MOST} of {count} {what} are shown. " if count > MOST else ""
+    return f"{most} of {count} {what} are shown. " if count > most else ""
 
 
 def relevance_row(grid: RelevanceGrid, a: int, i: int) -> tuple[object, ...]:
@@ -360,9 +366,6 @@ def relevance_row(grid: RelevanceGrid, a: int, i: int) -> tuple[object, ...]:
     bound = "" if math.isnan(grid.total[a, i]) else f"±{figures(grid.total[a, i])}"
     kept = "yes" if grid.selected[a, i] else "no"
     return grid.features[i], figures(grid.G[a, i]), figures(grid.tau[a, i]), bound, kept
-
-
-NAMED = 12  # features of an action that are named in its line
 
 
 def action_told(grid: RelevanceGrid, a: int) -> str:

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format paper bench clean
+.PHONY: help demo test check format paper bench pictures clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -52,6 +52,9 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/trial_evaluation.py
 	$(BIN)/python benchmarks/evaluation_cost.py
 	$(BIN)/python benchmarks/expected_interval_coverage.py
+
+pictures: $(READY)  ## make the pictures of the documents again (needs chromium)
+	$(BIN)/python docs/pictures.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv demo build dist src/ponn/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,23 +11,12 @@ SOURCE = Path(ponn.__file__).parent
 ORDER = (
     *("errors", "settings", "source", "delimited", "files", "streams", "table", "profile", "roles", "rules"),
     *("eligibility", "log", "encode", "propensity"),
-    *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
-    *("estimators", "intervals", "sensitivity", "readiness"),
-    *(
-        "inference",
-        "trees",
-        "similar",
-        "models",
-        "reasons",
-        "policy",
-        "scoring",
-        "network",
-        "objective",
-        "train",
-        "many",
-    ),
+    *("tally", "bounds", "discovery", "relevance", "pairs"),
+    *("estimators", "intervals", "sensitivity", "readiness", "drawing", "charts"),
+    *("inference", "trees", "similar", "models", "reasons", "policy", "scoring"),
+    *("network", "objective", "train", "many"),
     *("reward", "evaluation", "confounding", "subgroups", "worth", "forests", "partition", "learners", "learning"),
-    *("holdout",),
+    *("holdout", "surrogate", "findings", "glossary", "markup", "report"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
 )
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ponn.log import Log, read_log
     from ponn.policy import Policy, load
     from ponn.readiness import check
+    from ponn.report import write_report
     from ponn.settings import METHODS, Settings
     from ponn.subgroups import value_by_group
     from ponn.world import World
@@ -43,6 +44,7 @@ PUBLIC = {
     "Settings": "ponn.settings",
     "value_by_group": "ponn.subgroups",
     "World": "ponn.world",
+    "write_report": "ponn.report",
 }
 MODULES = ("datasets", "simulate")
 
@@ -70,6 +72,7 @@ __all__ = [
     "read_log",
     "simulate",
     "value_by_group",
+    "write_report",
 ]
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ponn.holdout import Contest, Outcome
     from ponn.intervals import Estimate
     from ponn.learners import Progress
+    from ponn.log import Log
     from ponn.policy import Policy
     from ponn.readiness import Check
     from ponn.scoring import Scored
@@ -216,12 +217,14 @@ def learning_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @log_options
 @click.option("--method", metavar="NAME", help="See `ponn compare --help` for their names; default ponn-b.")
 @click.option("--out", type=click.Path(), default="policy.ponn", show_default=True, help="Where the policy goes.")
+@click.option("--report", type=click.Path(), help="Where a report goes: one HTML file that opens offline.")
 @click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless the verdict is 'better'.")
 @learning_options
 def learn(
     log: str,
     method: str | None,
     out: str,
+    report: str | None,
     require_improvement: bool,
     tune: bool,
     changes: tuple[str, ...],
@@ -236,7 +239,7 @@ def learn(
     \b
     Examples:
       ponn learn visits.csv --action treatment --reward recovered --out clinic.ponn
-      ponn learn visits.csv --action treatment --reward recovered --tune --set select=fdr
+      ponn learn visits.csv --action treatment --reward recovered --tune --set select=fdr --report report.html
     """
     from ponn.holdout import learn_with_holdout
     from ponn.log import read_log
@@ -250,25 +253,34 @@ def learn(
         policy.save(out)
         kept.append(policy)
 
-    try:
-        with learning_progress() as tell:
+    with learning_progress() as tell:
+        try:
             asked: dict[str, Any] = {"holdout": holdout, "level": level, "progress": tell, "keep": keep}
             found = learn_with_holdout(rows, method, tune, seed, **asked, **settings)
-    except PonnError as error:
-        if not kept:
-            raise
-        raise PonnError(f"The policy was learned and is in {out}, but it could not be valued: {error}") from error
-    found.policy.save(out)
+        except PonnError as error:
+            if not kept:
+                raise
+            raise PonnError(f"The policy was learned and is in {out}, but it could not be valued: {error}") from error
+        found.policy.save(out)
+        if report:
+            report_outcome(found, rows, report, level, tell)
     if as_json:
         made = found.policy.provenance
         told = {"policy": out, "method": found.policy.method, "rows": len(rows), "actions": found.policy.actions}
-        click.echo(json.dumps(told | {"seconds": made["seconds"]} | found.as_json()))
+        click.echo(json.dumps(told | {"seconds": made["seconds"], "report": report} | found.as_json()))
     else:
         print_policy(found.policy)
         print_outcome(found)
-        click.echo(f"Written to {out}.", err=True)
+        click.echo(f"Written to {out}{f', the report to {report}' if report else ''}.", err=True)
     if require_improvement and found.verdict.kind != "better":
         sys.exit(3)
+
+
+def report_outcome(found: "Outcome", log: "Log", path: str, level: float, tell: "Progress") -> None:
+    """The report on what was just learned, from the rows kept aside and what they were corrected with."""
+    from ponn.report import write_report
+
+    write_report(found.policy, log, path, rows=found.kept, corrections=found.corrections, level=level, progress=tell)
 
 
 @contextmanager
@@ -499,6 +511,28 @@ def subgroup_table(found: "Subgroups") -> "Table":
 def value_and_ends(one: "Estimate") -> str:
     """A value and its interval in one cell."""
     return f"{one.value:.3g} ({one.low:.3g} to {one.high:.3g})"
+
+
+@ponn.command("report")
+@click.argument("policy", type=click.Path())
+@click.argument("log", type=click.Path())
+@click.option("--out", type=click.Path(), default="report.html", show_default=True, help="Where the report goes.")
+@click.option("--level", type=float, default=0.95, show_default=True, help="Confidence of intervals and verdict.")
+def report_on(policy: str, log: str, out: str, level: float) -> None:
+    """Write a report on POLICY, valued on rows of LOG that it did not learn from: one HTML file that opens offline.
+
+    \b
+    Example:
+      ponn report clinic.ponn visits.csv --out report.html
+    """
+    from ponn.holdout import read_same_log
+    from ponn.policy import load
+    from ponn.report import write_report
+
+    loaded = load(policy)
+    with learning_progress() as tell:
+        write_report(loaded, read_same_log(loaded, log), out, level=level, progress=tell)
+    click.echo(f"Written to {out}.", err=True)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

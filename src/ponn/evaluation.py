@@ -41,7 +41,7 @@ from ponn.intervals import (
 from ponn.log import Log
 from ponn.models import greedy
 from ponn.policy import Policy
-from ponn.propensity import fold_numbers, propensities, stops_told
+from ponn.propensity import Propensities, fold_numbers, propensities, stops_told
 from ponn.reward import cross_fitted_rewards
 from ponn.settings import Settings
 
@@ -93,6 +93,7 @@ class Nuisances:
     notes: tuple[str, ...]
     settings: Settings = field(default_factory=Settings)  # with which a bootstrap estimates the propensities again
     folds: int = FOLDS
+    step_a: Propensities | None = None  # where p comes from, where it was made here
 
 
 def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS, seed: int = 0) -> Nuisances:
@@ -106,7 +107,7 @@ def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS,
         encoding.design(log), log.A, log.R, log.row_weights, len(log.actions), fold, settings, converged
     )
     notes = (*found.notes, *stops_told("reward model", converged))
-    return Nuisances(found.p, Q, found.model, notes, settings, folds)
+    return Nuisances(found.p, Q, found.model, notes, settings, folds, found)
 
 
 # The policy on the rows of a log ---------------------------------------------------------------------------

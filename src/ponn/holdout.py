@@ -13,6 +13,7 @@ from ponn.evaluation import (
     Comparison,
     CurrentPractice,
     FixedAction,
+    Nuisances,
     Valued,
     check_options,
     compare_policies,
@@ -41,6 +42,8 @@ class Outcome:
     value: Mapping[str, Estimate]  # of "policy", "logging", "best_fixed" and, where it differs, "supported_only"
     best_fixed: Any  # the action
     worth: Worth
+    kept: Log  # the rows it was valued on
+    corrections: Nuisances  # and with what
 
     @property
     def verdict(self) -> Verdict:
@@ -91,7 +94,7 @@ def valued(policy: Policy, best_fixed: Any, kept: Log, level: float, seed: int) 
     value[BEST_FIXED] = value_on(FixedAction(best_fixed), kept, fitted, "dr", level)
     if found.supported_only is not None:
         value["supported_only"] = found.supported_only
-    return Outcome(policy, value, best_fixed, found)
+    return Outcome(policy, value, best_fixed, found, kept, fitted)
 
 
 def best_fixed_action(log: Log) -> Any:

@@ -118,7 +118,20 @@ def details(trained: Trained) -> dict[str, Any]:
         "best_epoch": trained.best_epoch,
         "retries": trained.retries,
         "mean_ratio": None if trained.ratio is None else float(trained.ratio.total),
+        "history": curve(trained),
     }
+
+
+CURVE_POINTS = 60  # of the training curves that a policy keeps; a picture shows no more
+
+
+def curve(trained: Trained) -> dict[str, list[float]]:
+    """Losses at evenly spread epochs, the best one among them, to four figures."""
+    spread = np.linspace(0, trained.epochs, min(trained.epochs + 1, CURVE_POINTS)).round().astype(int)
+    epochs = sorted({*spread.tolist(), trained.best_epoch})
+    names = ("train_loss", "valid_loss")
+    losses = {name: [float(f"{getattr(trained.history[e], name):.4g}") for e in epochs] for name in names}
+    return {"epoch": epochs, **losses}
 
 
 # Others --------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from ponn.settings import LAMBDA1, Settings, method_named, settings_of
 from ponn.train import Candidate, Problem, Rows
 
 Grid = Mapping[str, tuple[Any, ...]]
+VERSIONED = ("ponn", "numpy", "pyarrow", "scikit-learn", "torch")  # what a policy's numbers may depend on
 VALID_SHARE = 0.3  # of the rows given to `learn`, as in section 7.2.1
 
 
@@ -132,7 +133,7 @@ def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted,
         "candidates": tried,
         "training": {"valid_loss": fitted.valid_loss, **fitted.details},
         "notes": [*prepared.train.notes, *prepared.encoding.notes, *prepared.step_a.notes, *fitted.notes, *told],
-        "versions": {"ponn": version("ponn"), "numpy": np.__version__},
+        "versions": {name: version(name) for name in VERSIONED},
         "seconds": round(seconds, 3),
     }
     return Policy(

@@ -154,16 +154,19 @@ def verdict(log: Log, actions: tuple[ActionCount, ...]) -> dict[str, Any]:
 
 def count_actions(draft: Draft) -> tuple[ActionCount, ...]:
     """Rows and mean reward per action, as far as the columns could be read."""
-    if draft.A is None:
-        return ()
-    counts = np.bincount(draft.A, minlength=len(draft.actions))
+    return () if draft.A is None else action_counts(draft.actions, draft.A, draft.outcome)
+
+
+def action_counts(actions: tuple[Any, ...], A: np.ndarray, outcome: np.ndarray | None) -> tuple[ActionCount, ...]:
+    """Rows and, where the outcome is known, its mean per action; none for an action without rows."""
+    counts = np.bincount(A, minlength=len(actions))
     means: list[float | None] = [None] * len(counts)
-    if draft.outcome is not None:
-        largest = float(np.abs(draft.outcome).max(initial=0.0)) or 1.0  # sums of huge outcomes would overflow
-        means = (largest * (np.bincount(draft.A, draft.outcome / largest, minlength=len(counts)) / counts)).tolist()
+    if outcome is not None:
+        largest = float(np.abs(outcome).max(initial=0.0)) or 1.0  # sums of huge outcomes would overflow
+        totals = np.bincount(A, outcome / largest, minlength=len(counts))
+        means = [largest * (one / rows) if rows else None for one, rows in zip(totals.tolist(), counts, strict=True)]
     return tuple(
-        ActionCount(action, rows, mean)
-        for action, rows, mean in zip(draft.actions, counts.tolist(), means, strict=True)
+        ActionCount(action, rows, mean) for action, rows, mean in zip(actions, counts.tolist(), means, strict=True)
     )
 
 

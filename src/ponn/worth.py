@@ -117,9 +117,9 @@ def unsupported_rows(policy: Valued, log: Log) -> int | None:
     """Rows in which the recommended action is hardly ever taken in such cases; None where that is not known."""
     if not isinstance(policy, Policy):
         return None
-    X = policy.encoding.design(log)
-    supported = policy.support(X)  # [n, k]
+    X, eligible = policy.design(log)
+    supported = policy.support(X, eligible)  # [n, k]
     if supported is None:
         return None
-    first = policy.model.probabilities(X).argmax(axis=1)
+    first = policy.decide(X, None, eligible=eligible).first
     return int(np.sum(~supported[np.arange(len(X)), first]))

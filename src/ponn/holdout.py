@@ -40,18 +40,15 @@ class Outcome:
     policy: Policy
     value: Mapping[str, Estimate]  # of "policy", "logging", "best_fixed" and, where it differs, "supported_only"
     best_fixed: Any  # the action
-    worth: Worth
-
-    @property
-    def verdict(self) -> Verdict:
-        """Is the policy better than current practice?"""
-        return self.worth.verdict
+    verdict: Verdict
+    worth: Worth | None = None  # support and sensitivity, where they were looked at
 
     def as_json(self) -> dict[str, Any]:
         """value, verdict and what speaks against them in plain values, in the shape that `ponn learn --json` prints."""
         value = {name: estimate_json(one) for name, one in self.value.items()}
         value[BEST_FIXED]["action"] = self.best_fixed
-        return {"value": value} | self.worth.judgement_json()
+        told = {"value": value, "verdict": self.verdict.kind, "rows_needed": self.verdict.rows_needed}
+        return told | ({} if self.worth is None else self.worth.doubts_json())
 
 
 def learn_with_holdout(
@@ -91,7 +88,7 @@ def valued(policy: Policy, best_fixed: Any, kept: Log, level: float, seed: int) 
     value[BEST_FIXED] = value_on(FixedAction(best_fixed), kept, fitted, "dr", level)
     if found.supported_only is not None:
         value["supported_only"] = found.supported_only
-    return Outcome(policy, value, best_fixed, found)
+    return Outcome(policy, value, best_fixed, found.verdict, found)
 
 
 def best_fixed_action(log: Log) -> Any:

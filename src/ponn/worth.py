@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import pyarrow.compute as pc
 
 from ponn.confounding import HiddenConfounding, doubted
 from ponn.evaluation import (
@@ -47,20 +47,19 @@ class Worth:
 
     def as_json(self) -> dict[str, Any]:
         """In plain values, in the shape that `ponn evaluate --json` prints."""
-        told = estimate_json(self.policy) | {"logging": estimate_json(self.logging)} | self.judgement_json()
+        told = estimate_json(self.policy) | {"logging": estimate_json(self.logging)}
+        told |= {"verdict": self.verdict.kind, "rows_needed": self.verdict.rows_needed} | self.doubts_json()
         if self.supported_only is not None:
             told["supported_only"] = estimate_json(self.supported_only)
         if self.subgroups is not None:
             told["subgroups"] = self.subgroups.as_json()
         return told | {"notes": list(self.notes)}
 
-    def judgement_json(self) -> dict[str, Any]:
-        """Verdict, support and sensitivity in plain values."""
-        told: dict[str, Any] = {"verdict": self.verdict.kind, "rows_needed": self.verdict.rows_needed}
-        told["difference"] = estimate_json(self.verdict.difference)
-        told["unsupported"] = self.unsupported_json()
-        told["sensitivity"] = None if self.sensitivity is None else self.sensitivity.as_json()
-        return told
+    def doubts_json(self) -> dict[str, Any]:
+        """The difference to current practice, support and sensitivity in plain values."""
+        sensitivity = None if self.sensitivity is None else self.sensitivity.as_json()
+        told = {"difference": estimate_json(self.verdict.difference), "unsupported": self.unsupported_json()}
+        return told | {"sensitivity": sensitivity}
 
     def unsupported_json(self) -> dict[str, Any] | None:
         """Rows with an unsupported recommendation and their share; None where the policy cannot tell."""
@@ -117,9 +116,5 @@ def unsupported_rows(policy: Valued, log: Log) -> int | None:
     """Rows in which the recommended action is hardly ever taken in such cases; None where that is not known."""
     if not isinstance(policy, Policy):
         return None
-    X = policy.encoding.design(log)
-    supported = policy.support(X)  # [n, k]
-    if supported is None:
-        return None
-    first = policy.model.probabilities(X).argmax(axis=1)
-    return int(np.sum(~supported[np.arange(len(X)), first]))
+    supported = policy.recommend(log, columns=("supported",)).column("supported")
+    return None if supported.null_count else len(log) - pc.sum(supported).as_py()

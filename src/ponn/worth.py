@@ -16,10 +16,10 @@ from ponn.evaluation import (
     judged,
     nuisances,
     practice_on,
+    replicates,
     scored,
     unseen_rows,
     value_of,
-    value_on,
 )
 from ponn.intervals import Estimate, LowOverlap, Verdict, estimate_json
 from ponn.log import Log
@@ -93,21 +93,24 @@ def worth(
     levels = levels_of_columns(log, by)  # before the costly part, as it may find mistakes
     fitted = corrections or nuisances(log, settings, seed=seed)
     asked = Asked(estimator, level, interval, None, seed)
-    one = scored(policy, log, fitted)
-    found = value_of(one, asked)
-    if not found.trusted and not allow_low_overlap:
-        raise LowOverlap(found)
-    verdict, unsupported = judged(one, asked), unsupported_rows(policy, log)
-    safer = SupportedOnly(policy) if isinstance(policy, Policy) and unsupported else None
+    unsupported = unsupported_rows(policy, log)
+    sides = [scored(policy, log, fitted)]
+    if isinstance(policy, Policy) and unsupported:
+        sides.append(scored(SupportedOnly(policy), log, fitted))
+    again = replicates(sides, asked).T if interval == "bootstrap" else None  # once for all that is said below
+    values = [value_of(side, asked, None if again is None else again[j]) for j, side in enumerate(sides)]
+    if not values[0].trusted and not allow_low_overlap:
+        raise LowOverlap(values[0])
+    verdict = judged(sides[0], asked, None if again is None else again[0] - again[-1])
     return Worth(
         rows=len(log),
-        policy=found,
+        policy=values[0],
         logging=practice_on(log, level),
         verdict=verdict,
         unsupported=unsupported,
-        supported_only=None if safer is None else value_on(safer, log, fitted, estimator, level, interval, None, seed),
-        sensitivity=doubted(one, gamma or GAMMA, asked) if gamma or verdict.kind == "better" else None,
-        subgroups=by_level(one, levels, asked) if levels else None,
+        supported_only=values[1] if len(values) > 1 else None,
+        sensitivity=doubted(sides[0], gamma or GAMMA, asked) if gamma or verdict.kind == "better" else None,
+        subgroups=by_level(sides[0], levels, asked) if levels else None,
         notes=fitted.notes,
     )
 

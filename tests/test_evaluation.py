@@ -323,6 +323,7 @@ def test_a_comparison_has_every_interval(world, monkeypatch, interval, estimator
     assert {one.interval for one in (*found.values.values(), gain, found.verdicts["best"].difference)} == {kind}
     assert gain.low <= gain.value <= gain.high
     truth = sum(sign * world.rows(np.arange(1_500)).value(h) for sign, h in zip((1, -1), sides.values(), strict=True))
+    assert abs(gain.value - truth) < 4 * gain.standard_error
     assert found.verdicts["worst"].kind != "better"
     single = evaluate(sides["best"], log, estimator, interval=interval, corrections=fitted)
     assert (single.low, single.high) == (found.values["best"].low, found.values["best"].high)

@@ -142,6 +142,7 @@ def test_what_an_action_would_be_worth_to_everyone_shows_what_the_bias_did():
 
 
 def test_an_action_that_few_rows_speak_for_is_marked():
-    hard = synthetic(rows=600, features=4, actions=4, relevant=2, bias=3.0)
+    hard = synthetic(rows=2_000, features=4, actions=4, relevant=2, bias=3.0)
     everyone = [one for _, one in ponn.check(hard.log.table, action="action", reward="reward").everyone]
+    assert len(everyone) == 4
     assert not all(one.trusted for one in everyone)

@@ -310,7 +310,8 @@ def print_outcome(found: "Outcome") -> None:
     names["supported_only"] = SUPPORTED_ONLY
     out.print(value_table({names[name]: one for name, one in found.value.items()}))
     out.print(Text(str(found.verdict), style="bold"))
-    print_doubts(found.worth)
+    if found.worth is not None:
+        print_doubts(found.worth)
 
 
 SUPPORTED_ONLY = "this policy, supported actions only"

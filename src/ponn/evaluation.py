@@ -415,7 +415,7 @@ class Comparison:
 
     values: Mapping[str, Estimate]
     verdicts: Mapping[str, Verdict]
-    differences: Mapping[tuple[str, str], Estimate]  # the first less the second, each interval by itself
+    differences: Mapping[tuple[str, str], Estimate] = field(default_factory=dict)  # first less second, each by itself
 
 
 def compare_policies(

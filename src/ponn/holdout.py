@@ -54,7 +54,8 @@ class Outcome:
         """value, verdict and what speaks against them in plain values, in the shape that `ponn learn --json` prints."""
         value = {name: estimate_json(one) for name, one in self.value.items()}
         value[BEST_FIXED]["action"] = self.best_fixed
-        return {"value": value} | self.worth.judgement_json()
+        told = {"value": value, "verdict": self.verdict.kind, "rows_needed": self.verdict.rows_needed}
+        return told | ({} if self.worth is None else self.worth.doubts_json())
 
 
 def learn_with_holdout(

@@ -63,24 +63,26 @@ def fit_rewards(
 
     converged, where given, gets an entry per fit: did its solver come to an end?
     """
-    fits = [fit_ridge(X[A == a], R[A == a], weight[A == a], penalty) for a in range(k)]
-    if converged is not None:
-        converged += [ended for *_, ended in fits]
-    return LinearRewards(np.column_stack([W for W, *_ in fits]), np.array([c for _, c, _ in fits]))  # [D, k], [k]
+    fits = [fit_ridge(X[A == a], R[A == a], weight[A == a], penalty, converged) for a in range(k)]
+    return LinearRewards(np.column_stack([W for W, _ in fits]), np.array([c for _, c in fits]))  # [D, k], [k]
 
 
-def fit_ridge(X: np.ndarray, R: np.ndarray, weight: np.ndarray, penalty: float) -> tuple[np.ndarray, float, bool]:
-    """Coefficients and intercept of one action, and whether the solver converged."""
+def fit_ridge(
+    X: np.ndarray, R: np.ndarray, weight: np.ndarray, penalty: float, converged: list[bool] | None = None
+) -> tuple[np.ndarray, float]:
+    """Coefficients and intercept of one action; converged, where given, gets an entry if a solver was needed."""
     from sklearn.linear_model import LogisticRegression
 
     sure = only_outcome(R, weight)
     if sure is not None:
-        return np.zeros(X.shape[1]), sure, True
+        return np.zeros(X.shape[1]), sure
     rows, outcome, w = both_outcomes(X, R, weight)
     solver = "newton-cholesky" if penalty and X.shape[1] <= NEWTON_COLUMNS else "lbfgs"
     model = LogisticRegression(C=1 / penalty if penalty else np.inf, solver=solver, max_iter=MOST_STEPS)
     ended = fit_converges(model, rows.astype(float), outcome, w)
-    return model.coef_[0], float(model.intercept_[0]), ended
+    if converged is not None:
+        converged.append(ended)
+    return model.coef_[0], float(model.intercept_[0])
 
 
 def boosted_rewards(

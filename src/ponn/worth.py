@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import pyarrow.compute as pc
 
 from ponn.confounding import HiddenConfounding, doubted
 from ponn.evaluation import (
@@ -16,10 +16,10 @@ from ponn.evaluation import (
     judged,
     nuisances,
     practice_on,
+    replicates,
     scored,
     unseen_rows,
     value_of,
-    value_on,
 )
 from ponn.intervals import Estimate, LowOverlap, Verdict, estimate_json
 from ponn.log import Log
@@ -47,20 +47,19 @@ class Worth:
 
     def as_json(self) -> dict[str, Any]:
         """In plain values, in the shape that `ponn evaluate --json` prints."""
-        told = estimate_json(self.policy) | {"logging": estimate_json(self.logging)} | self.judgement_json()
+        told = estimate_json(self.policy) | {"logging": estimate_json(self.logging)}
+        told |= {"verdict": self.verdict.kind, "rows_needed": self.verdict.rows_needed} | self.doubts_json()
         if self.supported_only is not None:
             told["supported_only"] = estimate_json(self.supported_only)
         if self.subgroups is not None:
             told["subgroups"] = self.subgroups.as_json()
         return told | {"notes": list(self.notes)}
 
-    def judgement_json(self) -> dict[str, Any]:
-        """Verdict, support and sensitivity in plain values."""
-        told: dict[str, Any] = {"verdict": self.verdict.kind, "rows_needed": self.verdict.rows_needed}
-        told["difference"] = estimate_json(self.verdict.difference)
-        told["unsupported"] = self.unsupported_json()
-        told["sensitivity"] = None if self.sensitivity is None else self.sensitivity.as_json()
-        return told
+    def doubts_json(self) -> dict[str, Any]:
+        """The difference to current practice, support and sensitivity in plain values."""
+        sensitivity = None if self.sensitivity is None else self.sensitivity.as_json()
+        told = {"difference": estimate_json(self.verdict.difference), "unsupported": self.unsupported_json()}
+        return told | {"sensitivity": sensitivity}
 
     def unsupported_json(self) -> dict[str, Any] | None:
         """Rows with an unsupported recommendation and their share; None where the policy cannot tell."""
@@ -94,21 +93,24 @@ def worth(
     levels = levels_of_columns(log, by)  # before the costly part, as it may find mistakes
     fitted = corrections or nuisances(log, settings, seed=seed)
     asked = Asked(estimator, level, interval, None, seed)
-    one = scored(policy, log, fitted)
-    found = value_of(one, asked)
-    if not found.trusted and not allow_low_overlap:
-        raise LowOverlap(found)
-    verdict, unsupported = judged(one, asked), unsupported_rows(policy, log)
-    safer = SupportedOnly(policy) if isinstance(policy, Policy) and unsupported else None
+    unsupported = unsupported_rows(policy, log)
+    sides = [scored(policy, log, fitted)]
+    if isinstance(policy, Policy) and unsupported:
+        sides.append(scored(SupportedOnly(policy), log, fitted))
+    again = replicates(sides, asked).T if interval == "bootstrap" else None  # once for all that is said below
+    values = [value_of(side, asked, None if again is None else again[j]) for j, side in enumerate(sides)]
+    if not values[0].trusted and not allow_low_overlap:
+        raise LowOverlap(values[0])
+    verdict = judged(sides[0], asked, None if again is None else again[0] - again[-1])
     return Worth(
         rows=len(log),
-        policy=found,
+        policy=values[0],
         logging=practice_on(log, level),
         verdict=verdict,
         unsupported=unsupported,
-        supported_only=None if safer is None else value_on(safer, log, fitted, estimator, level, interval, None, seed),
-        sensitivity=doubted(one, gamma or GAMMA, asked) if gamma or verdict.kind == "better" else None,
-        subgroups=by_level(one, levels, asked) if levels else None,
+        supported_only=values[1] if len(values) > 1 else None,
+        sensitivity=doubted(sides[0], gamma or GAMMA, asked) if gamma or verdict.kind == "better" else None,
+        subgroups=by_level(sides[0], levels, asked) if levels else None,
         notes=fitted.notes,
     )
 
@@ -117,9 +119,5 @@ def unsupported_rows(policy: Valued, log: Log) -> int | None:
     """Rows in which the recommended action is hardly ever taken in such cases; None where that is not known."""
     if not isinstance(policy, Policy):
         return None
-    X, eligible = policy.design(log)
-    supported = policy.support(X, eligible)  # [n, k]
-    if supported is None:
-        return None
-    first = policy.decide(X, None, eligible=eligible).first
-    return int(np.sum(~supported[np.arange(len(X)), first]))
+    supported = policy.recommend(log, columns=("supported",)).column("supported")
+    return None if supported.null_count else len(log) - pc.sum(supported).as_py()

@@ -113,7 +113,8 @@ class SimilarRows:
         Nominally 95 %. What it comes to for supported pairs of row and action, true E[R | x, a], 500 to 10,000 rows
         (`benchmarks/expected_interval_coverage.py`): 0.96 to 1.00 where a logistic model can be right (breast-cancer
         world, rewards linear in the features), 0.87 to 0.96 where rewards of 0 and 1 jump with the features or only
-        matter in pairs, 0.72 to 0.82 where they jump and have little noise: no model of this kind sees the jumps.
+        matter in pairs (0.79 where all features are numbers), 0.73 to 0.82 where they jump and have little noise: no
+        model of this kind sees the jumps.
         """
         N, _, E, Q = (one[np.arange(len(X)), A] for one in self.tallies(X))  # [n] each
         known = N > 0

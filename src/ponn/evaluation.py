@@ -136,10 +136,7 @@ def not_eligible(policy: Valued, log: Log) -> tuple[str, ...]:
     share = float((wanted_on(policy, log) * ~log.eligible).sum(axis=1).mean())
     if not share:
         return ()
-    return (
-        f"{share:.1%} of its choices are not eligible; there its other choices count, or where it has none the most "
-        "common eligible action of the log",
-    )
+    return (f"{share:.1%} of its choices are not eligible and count as eligible ones",)
 
 
 def wanted_on(policy: Valued, log: Log) -> np.ndarray:

@@ -33,6 +33,7 @@ from ponn.train import Epoch, Trained
 MOST_BYTES = 3_000_000
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 HOSTILE = ("<script>alert(1)</script>", "a\"b'c&d", "é漢字🙂", "x" * 5_000, "\u202eright to left\x07", "${title} $body")
+QUOTED = '$body <b> o\'clock "5"'
 
 
 class Page(HTMLParser):
@@ -165,6 +166,24 @@ def ends_of(found):
     return found.worth.sensitivity.least, found.worth.sensitivity.largest
 
 
+def test_calibration_and_balance_are_about_what_was_done():
+    found, made = whole()[0], outcome()
+    rows = made.kept
+    promised = made.policy.expected_reward(made.policy.encoding.design(rows), rows.A)
+    order, bins = np.argsort(promised, kind="stable"), found.calibration
+    assert [one.rows for one in bins] == [20] * 9
+    assert [one.predicted for one in bins] == pytest.approx(
+        [promised[order[j : j + 20]].mean() for j in range(0, 180, 20)]
+    )
+    assert [one.observed for one in bins] == pytest.approx(
+        [rows.outcome[order[j : j + 20]].mean() for j in range(0, 180, 20)]
+    )
+    age = np.array(rows.X["age"])
+    gap = abs(age[rows.A == 0].mean() - age.mean()) / age.std()
+    assert found.overlap.balance_before[0, 0] == pytest.approx(gap, rel=1e-5)  # design columns are single precision
+    assert f"<td>{found.overlap.actions[0]}</td><td>age</td><td class='number'>{gap:.3f}</td>" in whole()[1]
+
+
 def test_the_report_on_the_log_it_was_learned_from_uses_the_rows_kept_aside():
     made = outcome()
     alone = findings(made.policy, log_of())
@@ -204,14 +223,14 @@ def test_hostile_names_are_shown_and_do_nothing():
     names, actions = HOSTILE[:2], HOSTILE[3:5]
     log = log_of(300, names=names, actions=actions)
     table = log.table.set_column(1, names[1], pa.array(np.array(HOSTILE[2:5])[np.arange(300) % 3]))
-    log = ponn.read_log(table.rename_columns([*names, "A", "$body <b>"]), action="A", reward="$body <b>")
+    log = ponn.read_log(table.rename_columns([*names, "A", QUOTED]), action="A", reward=QUOTED)
     made = learn_with_holdout(log, "ponn-b", epochs=3)
     text = report_page(findings(made.policy, log, rows=made.kept, corrections=made.corrections))
     page = check_page(text)
     shown = "".join(page.text)
     assert "<script>alert(1)</script>" in shown  # as text
     assert "a\"b'c&d" in shown
-    assert "$body <b>" in shown
+    assert QUOTED in shown
     assert "\u202e" not in text
     assert "\x07" not in text
     assert "x" * 99 + "…" in shown

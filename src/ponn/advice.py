@@ -22,7 +22,7 @@ from ponn.errors import PonnError, listing, one_line
 from ponn.inference import actions_at
 from ponn.policy import Policy, load, runner_up
 from ponn.profile import BOOLEAN, DATE
-from ponn.rows import RowReader, kind_in_words, shown
+from ponn.rows import Cells, RowReader, kind_in_words, shown
 
 MOST_WHOLE = 1e15  # numbers below are exact in JSON, whoever reads it
 FIELDS = ("row", "rows", "eligible", "reasons", "probabilities")
@@ -83,14 +83,37 @@ def read_rows(body: Mapping[str, Any]) -> Sequence[Any]:
 
 
 @dataclass(frozen=True)
+class Checked:
+    """A request that can be answered."""
+
+    ask: Ask
+    cells: Cells
+    E: np.ndarray | None  # None: all actions are eligible
+
+
+@dataclass(frozen=True)
 class Advice:
-    """What is answered for each row, and what a decision log needs to know."""
+    """What is answered: one recommendation per row."""
 
     recommendations: list[dict[str, Any]]
-    actions: list[Any]
-    served: list[float]  # the probability with which each was drawn
-    unsupported: int
-    surprised: int  # rows with notes
+
+    @property
+    def unsupported(self) -> int:
+        """Rows whose action was hardly ever taken in such cases."""
+        return sum(one["supported"] is False for one in self.recommendations)
+
+    @property
+    def surprised(self) -> int:
+        """Rows with notes."""
+        return sum(bool(one["notes"]) for one in self.recommendations)
+
+
+def advice_for(ask: Ask, rows: list[dict[str, Any]]) -> Advice:
+    """What was asked for, of recommendations with everything."""
+    if not ask.probabilities:
+        for one in rows:
+            del one["probabilities"]
+    return Advice(rows)
 
 
 class Adviser:
@@ -104,32 +127,47 @@ class Adviser:
         self.keys = [str(label) for label in policy.actions]
         self.random = np.random.default_rng()
 
-    def advise(self, ask: Ask) -> Advice:
-        """Recommendations for the rows of a request."""
-        read = self.reader.read(ask.rows)
-        X, n = read.X, np.arange(len(read.X))
-        E = None if ask.eligible is None else self.eligible(ask.eligible, len(X))
+    def check(self, ask: Ask) -> Checked:
+        """A request whose rows and eligible actions can be read; raises RowError or AskError otherwise."""
+        cells = self.reader.read(ask.rows)
+        return Checked(ask, cells, None if ask.eligible is None else self.eligible(ask.eligible, len(ask.rows)))
+
+    def advise(self, asked: Sequence[Checked]) -> list[Advice]:
+        """Recommendations for several requests at once, which costs hardly more than for one."""
+        X = self.reader.design(
+            [x for one in asked for x in one.cells.x], [on for one in asked for on in one.cells.texts]
+        )
+        E = self.together([one.E for one in asked], [len(one.ask.rows) for one in asked])
         h = self.probabilities(X, E)  # [n, k]
         supported = self.policy.support(X)  # [n, k]
         q = self.serving(h, E, supported)
         A = h.argmax(axis=1) if q is None else drawn(q, self.random.random(len(X)))
         second = runner_up(h if E is None else np.where(E, h, -1.0), A)
+        n, nothing = np.arange(len(X)), [None] * len(X)
         columns = {
-            "action": [self.policy.actions[a] for a in A],
+            "action": [self.policy.actions[a] for a in A.tolist()],
             "probability": h[n, A].tolist(),
             "runner_up": self.labels(second, None if E is None else E.sum(axis=1) > 1),
             "expected_reward": plain(self.policy.expected_reward(X, A)),
-            "expected_low": [None] * len(X),
-            "expected_high": [None] * len(X),
-            "supported": [None] * len(X) if supported is None else supported[n, A].tolist(),
+            "expected_low": nothing,
+            "expected_high": nothing,
+            "supported": nothing if supported is None else supported[n, A].tolist(),
             "served": [1.0] * len(X) if q is None else q[n, A].tolist(),
+            "probabilities": [dict(zip(self.keys, row, strict=True)) for row in h.tolist()],
+            "reasons": nothing,
+            "notes": [notes for one in asked for notes in one.cells.notes],
         }
-        if ask.probabilities:
-            columns["probabilities"] = [dict(zip(self.keys, row, strict=True)) for row in h.tolist()]
-        columns |= {"reasons": [None] * len(X), "notes": read.notes}
-        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        unsupported, surprised = columns["supported"].count(False), sum(map(bool, read.notes))
-        return Advice(rows, columns["action"], columns["served"], unsupported, surprised)
+        rows = iter([dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)])
+        return [advice_for(one.ask, [next(rows) for _ in one.ask.rows]) for one in asked]
+
+    def together(self, masks: Sequence[np.ndarray | None], rows: Sequence[int]) -> np.ndarray | None:
+        """The eligible actions of several requests; None where all are for all."""
+        if all(one is None for one in masks):
+            return None
+        everything = (
+            np.ones((n, len(self.keys)), bool) if one is None else one for one, n in zip(masks, rows, strict=True)
+        )
+        return np.concatenate(list(everything))  # [n, k]
 
     def labels(self, A: np.ndarray, there: np.ndarray | None) -> list[Any]:
         """Labels of actions, None where there is none."""
@@ -231,7 +269,7 @@ def load_adviser(path: str | os.PathLike[str], mode: Mode | None = None) -> Advi
     policy = load(path)
     try:
         adviser = Adviser(policy, mode)
-        adviser.advise(Ask(adviser.about["examples"]))
+        adviser.advise([adviser.check(Ask(adviser.about["examples"]))])
         check_names(adviser)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise PonnError(f"{path} is damaged: its policy cannot answer ({one_line(error)}).") from error

@@ -241,7 +241,7 @@ class NumberFeature:
 
     def fill(self, x: np.ndarray, out: np.ndarray) -> None:
         """Write the design columns, given as zeros: (x - mean) / scale, 0 where missing, and the indicator."""
-        standard = standardised(x, self.mean, self.scale)
+        standard = standardised(x, self.mean, 1 / self.scale)
         if np.isnan(standard.min(initial=np.inf)):
             missing = np.isnan(standard)
             standard[missing] = 0
@@ -257,12 +257,13 @@ class NumberFeature:
         return {"missing": missing, "outside": outside}
 
 
-def standardised(x: np.ndarray, mean: Any, scale: Any) -> np.ndarray:
-    """(x - mean) / scale in double precision and within reach; NaN where missing. For one column or for many."""
+def standardised(x: np.ndarray, mean: Any, rate: Any) -> np.ndarray:
+    """(x - mean) / scale in double precision, within reach, NaN where missing; rate: 1 / scale. One column or many."""
     with np.errstate(over="ignore"):  # of numbers beyond all reason, which are clipped
         standard = np.subtract(x, mean, dtype=np.float64)
-        standard *= 1 / scale
-    return standard.clip(-FAR, FAR, out=standard)
+        standard *= rate
+    np.maximum(standard, -FAR, out=standard)
+    return np.minimum(standard, FAR, out=standard)
 
 
 def cuts_not_above(x: np.ndarray, cuts: tuple[float, ...]) -> np.ndarray:

@@ -5,14 +5,16 @@ a worker that died stays, so a counter never goes back. The client library for P
 variable that must be set before its import; one array per worker is less, and a test can look at it.
 """
 
+import mmap
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 ROUTES = ("/recommend", "/outcome", "/score", "/policy", "/metrics", "/healthz", "/readyz", "/openapi.json", "other")
-STATUSES = (200, 206, 304, 400, 401, 404, 405, 408, 413, 415, 421, 422, 500, 503, 0)  # 0: any other
+STATUSES = (200, 206, 304, 400, 401, 404, 405, 408, 413, 415, 421, 422, 500, 503, 0)  # 0 stands for any other
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, np.inf)  # seconds
 COUNTED = {
     "ponn_recommendations_total": "Rows answered.",
@@ -23,7 +25,7 @@ COUNTED = {
     'ponn_policy_reloads_total{result="loaded"}': "Replaced policy files that were taken, or refused, by all workers.",
     'ponn_policy_reloads_total{result="refused"}': "",
 }
-REQUESTS = [(route, status) for route in ROUTES for status in STATUSES]
+REQUESTS = [f"{route} {status}" for route in ROUTES for status in STATUSES]
 SLOTS = {key: place for place, key in enumerate([*COUNTED, *REQUESTS, *BOUNDS, "seconds"])}
 
 
@@ -32,7 +34,7 @@ class Metrics:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
-        self.counts: np.ndarray = np.zeros(len(SLOTS)) if folder is None else counts_file(folder)
+        self.counts = memoryview(bytearray(8 * len(SLOTS))).cast("d") if folder is None else counts_file(folder)
 
     def add(self, name: str, by: float = 1) -> None:
         """Count something."""
@@ -40,16 +42,16 @@ class Metrics:
 
     def request(self, path: str, status: int, seconds: float) -> None:
         """Count a request; the times are those of /recommend."""
-        route = path if path in ROUTES else "other"
-        self.counts[SLOTS[(route, status if status in STATUSES else 0)]] += 1
+        route, status = path if path in ROUTES else "other", status if status in STATUSES else 0
+        self.counts[SLOTS[f"{route} {status}"]] += 1
         if route == "/recommend":
-            self.counts[SLOTS[next(bound for bound in BOUNDS if seconds <= bound)]] += 1
+            self.counts[SLOTS[BOUNDS[bisect_left(BOUNDS, seconds)]]] += 1
             self.counts[SLOTS["seconds"]] += seconds
 
     def total(self) -> np.ndarray:
         """The counters of all processes: [slots]."""
         if self.folder is None:
-            return self.counts
+            return np.array(self.counts)
         return np.sum([np.fromfile(path) for path in sorted(self.folder.glob("*.counts"))], axis=0)
 
     def text(self, gauges: Mapping[str, float]) -> str:
@@ -58,10 +60,12 @@ class Metrics:
         return "\n".join([*counter_lines(total), *request_lines(total), *gauge_lines(gauges)]) + "\n"
 
 
-def counts_file(folder: Path) -> np.ndarray:
-    """An array that other processes can read from a file."""
+def counts_file(folder: Path) -> memoryview:
+    """Numbers that other processes can read from a file."""
     path = folder / f"{os.getpid()}-{os.urandom(4).hex()}.counts"
-    return np.memmap(path, np.float64, "w+", shape=(len(SLOTS),)).view(np.ndarray)
+    with path.open("w+b") as file:
+        file.truncate(8 * len(SLOTS))
+        return memoryview(mmap.mmap(file.fileno(), 0)).cast("d")
 
 
 def counter_lines(total: np.ndarray) -> Iterator[str]:
@@ -78,9 +82,10 @@ def request_lines(total: np.ndarray) -> Iterator[str]:
     """Requests by route and status, and how long recommending took."""
     yield "# HELP ponn_requests_total Requests answered."
     yield "# TYPE ponn_requests_total counter"
-    for route, status in REQUESTS:
-        if count := total[SLOTS[(route, status)]]:
-            yield f'ponn_requests_total{{route="{route}",status="{status or "other"}"}} {count:.0f}'
+    for request in REQUESTS:
+        if count := total[SLOTS[request]]:
+            route, status = request.split()
+            yield f'ponn_requests_total{{route="{route}",status="{status}"}} {count:.0f}'
     yield "# HELP ponn_recommend_seconds Time from request to answer on /recommend."
     yield "# TYPE ponn_recommend_seconds histogram"
     below = np.cumsum([total[SLOTS[bound]] for bound in BOUNDS])

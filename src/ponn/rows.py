@@ -36,10 +36,11 @@ class RowError(PonnError):
 
 
 @dataclass(frozen=True)
-class Read:
-    """Rows in design columns, and what is odd about each."""
+class Cells:
+    """Rows whose cells were checked one by one, and what is odd about each."""
 
-    X: np.ndarray  # [n, D]
+    x: list[list[float]]  # [n, numbers]
+    texts: list[list[int]]  # [n, texts]: the design columns that are turned on
     notes: list[list[str]]  # [n]
 
 
@@ -49,6 +50,8 @@ class NumberCell:
     def __init__(self, feature: NumberFeature) -> None:
         self.feature = feature
         self.name, self.low, self.high = feature.name, feature.low, feature.high
+        plain = feature.kind not in (DATE, BOOLEAN)
+        self.usual_from = feature.low if plain else math.inf  # numbers from here up to `high` need no second look
 
     def odd(self, value: Any, j: int, notes: list[str]) -> float:
         """The number behind a value that is no number within the range of training, with a note on what is odd."""
@@ -130,22 +133,24 @@ class RowReader:
         self.numbers = [NumberCell(one) for one, _ in numbers]
         self.texts = [TextCell(one, first) for one, first in placed if isinstance(one, CategoryFeature)]
         self.number_columns = np.array([first for _, first in numbers], np.intp)
-        self.mean, self.scale = (np.array([getattr(one, part) for one, _ in numbers]) for part in ("mean", "scale"))
+        self.mean = np.array([one.mean for one, _ in numbers])
+        self.rate = np.array([1 / one.scale for one, _ in numbers])
         self.with_indicator = np.flatnonzero([one.missing for one, _ in numbers])  # of `numbers`
 
-    def read(self, rows: Sequence[Any]) -> Read:
-        """Design columns and notes; raises RowError for the first cell that cannot be read."""
-        notes: list[list[str]] = [[] for _ in rows]
-        x, turned_on = [], []
+    def read(self, rows: Sequence[Any]) -> Cells:
+        """Check all cells; raises RowError for the first one that cannot be read."""
+        found = Cells([], [], [])
         for j, row in enumerate(rows):
             self.check_fields(row, j)
-            x.append(self.numbers_of(row, j, notes[j]))
-            turned_on += [(j, column) for column in self.texts_of(row, j, notes[j]) if column >= 0]
-        return Read(self.design(np.array(x, np.float64).reshape(len(rows), -1), turned_on), notes)
+            notes: list[str] = []
+            found.x.append(self.numbers_of(row, j, notes))
+            found.texts.append(self.texts_of(row, j, notes))
+            found.notes.append(notes)
+        return found
 
     def check_fields(self, row: Any, j: int) -> None:
         """A row is an object with no other fields than features."""
-        if not isinstance(row, Mapping):
+        if not isinstance(row, dict):
             raise RowError(j + 1, None, f"it is {kind_in_words(row)}", "an object {field: value}")
         if not row.keys() <= self.names:
             unknown = sorted(set(row) - self.names)
@@ -161,7 +166,7 @@ class RowReader:
         found = []
         for cell in self.numbers:
             value = row.get(cell.name, LEFT_OUT)
-            usual = type(value) in PLAIN and cell.feature.kind not in (DATE, BOOLEAN) and cell.low <= value <= cell.high
+            usual = type(value) in PLAIN and cell.usual_from <= value <= cell.high
             found.append(value if usual else cell.odd(value, j, notes))
         return found
 
@@ -174,17 +179,17 @@ class RowReader:
             found.append(cell.odd(value, j, notes) if column is None else column)
         return found
 
-    def design(self, x: np.ndarray, turned_on: Sequence[tuple[int, int]]) -> np.ndarray:
-        """What the model reads."""
+    def design(self, x: list[list[float]], texts: list[list[int]]) -> np.ndarray:
+        """What the model reads, for rows that were checked."""
         out = np.zeros((len(x), self.D), np.float32)
         if self.numbers:
-            standard = standardised(x, self.mean, self.scale)
+            standard = standardised(np.array(x, np.float64), self.mean, self.rate)
             missing = np.isnan(standard)
-            standard[missing] = 0
+            if missing.any():
+                standard[missing] = 0
+                out[:, self.number_columns[self.with_indicator] + 1] = missing[:, self.with_indicator]
             out[:, self.number_columns] = standard
-            out[:, self.number_columns[self.with_indicator] + 1] = missing[:, self.with_indicator]
-        if turned_on:
-            out[tuple(zip(*turned_on, strict=True))] = 1
+        out.put([j * self.D + column for j, row in enumerate(texts) for column in row if column >= 0], 1)
         return out  # [n, D]
 
 

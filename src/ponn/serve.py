@@ -1,8 +1,8 @@
 """The policy server: an ASGI application, and the processes that run it. Imports no training stack.
 
 Every answer of /recommend is made by `advice.py`; this file is about HTTP: who may ask, how much at once, what is
-logged and counted, and how a replaced policy file is taken up. The two routes that are asked often are plain ASGI
-callables under FastAPI, because its way from request to function costs as much as the recommendation itself.
+logged and counted, and how a replaced policy file is taken up. The two routes that are posted to often are plain ASGI
+callables that the gate goes to straight away, because FastAPI's way to a function costs as much as a recommendation.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,7 +35,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ponn import __version__
-from ponn.advice import Advice, Adviser, Ask, AskError, Mode, load_adviser, read_ask
+from ponn.advice import Advice, Adviser, Ask, AskError, Checked, Mode, load_adviser, read_ask
 from ponn.decisions import DecisionLog, find_decision, line, policy_line
 from ponn.errors import PonnError, one_line
 from ponn.interface import described_paths
@@ -48,6 +48,7 @@ from ponn.streams import open_stream
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 INLINE = 1 << 16  # bytes; longer requests are answered in a thread, so that short ones do not wait for them
+ACCESS_SECONDS = 0.1  # that a line of the access log waits for others
 SAFE_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'self' 'unsafe-inline' data: blob:; frame-ancestors 'self'"),
@@ -96,6 +97,56 @@ def refusal_json(error: PonnError) -> tuple[int, dict[str, Any]]:
     return getattr(error, "status", 422), {"error": str(error)}
 
 
+class AccessLog:
+    """JSON lines on standard error, some at a time: a line each would cost as much as the recommendation."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write(self, told: Mapping[str, Any]) -> None:
+        """Write a line soon."""
+        if not self.lines:
+            asyncio.get_running_loop().call_later(ACCESS_SECONDS, self.flush)
+        self.lines.append(ENCODER.encode(told))
+
+    def flush(self) -> None:
+        """Write what there is."""
+        lines, self.lines = self.lines, []
+        if lines:
+            sys.stderr.write("\n".join(lines) + "\n")
+            sys.stderr.flush()
+
+
+class Together:
+    """Requests that arrive together are answered together: most of the cost of one row is not the row's."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Adviser, Checked, asyncio.Future[Advice]]] = []
+
+    def advise(self, adviser: Adviser, checked: Checked) -> "asyncio.Future[Advice]":
+        """The answer to a request, as soon as those that have arrived with it were read."""
+        loop = asyncio.get_running_loop()
+        if not self.waiting:
+            loop.call_soon(self.answer)
+        future: asyncio.Future[Advice] = loop.create_future()
+        self.waiting.append((adviser, checked, future))
+        return future
+
+    def answer(self) -> None:
+        """Answer all that wait; a policy that was just replaced answers those that began with it."""
+        waiting, self.waiting = self.waiting, []
+        for adviser in dict.fromkeys(one for one, _, _ in waiting):
+            asked = [(checked, future) for one, checked, future in waiting if one is adviser and not future.done()]
+            try:
+                found = adviser.advise([checked for checked, _ in asked]) if asked else []
+            except Exception as error:
+                for _, future in asked:
+                    future.set_exception(error)
+                continue
+            for (_, future), advice in zip(asked, found, strict=True):
+                future.set_result(advice)
+
+
 # What a worker holds -------------------------------------------------------------------------------------
 
 
@@ -107,6 +158,7 @@ class Service:
         self.metrics = Metrics(options.metrics)
         self.decisions = DecisionLog(options.decisions) if options.decisions else None
         self.adviser: Adviser | None = None
+        self.together, self.access = Together(), AccessLog()
         self.refused = ""  # why the policy file that is there now is not used
         self.signature = signature(options.policy)
         if options.policy:
@@ -164,6 +216,7 @@ class Service:
         with one_blas_thread():
             yield
         watching.cancel()
+        self.access.flush()
         if self.decisions:
             await self.decisions.close()
 
@@ -173,7 +226,8 @@ class Service:
         """POST /recommend."""
         adviser = self.current()
         if len(body) <= INLINE:
-            ask, advice = self.advise(adviser, body)
+            checked = self.check(adviser, body)
+            ask, advice = checked.ask, await self.together.advise(adviser, checked)
         else:
             ask, advice = await asyncio.to_thread(self.advise, adviser, body)
         scope["rows"] = len(ask.rows)
@@ -187,17 +241,22 @@ class Service:
         return to_json({"policy": adviser.digest, "id": number, "recommendations": found})
 
     def advise(self, adviser: Adviser, body: bytes) -> tuple[Ask, Advice]:
-        """What is asked, and the answer."""
+        """What is asked, and the answer, to it alone."""
+        checked = self.check(adviser, body)
+        return checked.ask, adviser.advise([checked])[0]
+
+    def check(self, adviser: Adviser, body: bytes) -> Checked:
+        """What is asked, if it can be answered."""
         ask = read_ask(from_json(body))
         if len(ask.rows) > self.options.most_rows:
             raise RefusedError(
                 413, f"The request has {len(ask.rows):,} rows; at most {self.options.most_rows:,} at once."
             )
-        return ask, adviser.advise(ask)
+        return adviser.check(ask)
 
     def count(self, advice: Advice) -> None:
         """Keep count of what was answered."""
-        self.metrics.add("ponn_recommendations_total", len(advice.actions))
+        self.metrics.add("ponn_recommendations_total", len(advice.recommendations))
         self.metrics.add("ponn_unsupported_total", advice.unsupported)
         self.metrics.add("ponn_surprised_total", advice.surprised)
 
@@ -214,8 +273,8 @@ class Service:
                 policy=adviser.digest,
                 features=row,
                 eligible=per_row[j],
-                action=advice.actions[j],
-                probability=advice.served[j],
+                action=advice.recommendations[j]["action"],
+                probability=advice.recommendations[j]["served"],
             )
             for j, row in enumerate(ask.rows)
         ]
@@ -427,8 +486,9 @@ async def respond(send: Send, status: int, content: bytes, *more: tuple[bytes, b
 class Gate:
     """What every request passes: the names it may use for this server, the token, the access log, the counters."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, often: Mapping[str, ASGIApp]) -> None:
         self.app, self.service, self.options = app, service, service.options
+        self.often = often  # routes that are posted to often: path → application
         self.token = None if self.options.token is None else f"Bearer {self.options.token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -443,8 +503,8 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = [(b"x-request-id", scope["request_id"].encode()), *SAFE_HEADERS]
-                message["headers"] = [*message.get("headers", ()), *own]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", scope["request_id"].encode())]
+                message["headers"] += () if scope["path"] in self.often else SAFE_HEADERS
             await send(message)
 
         try:
@@ -453,7 +513,8 @@ class Gate:
                 more = [(b"www-authenticate", b"Bearer")] if refused.status == 401 else []
                 await respond(passed_on, refused.status, to_json({"error": str(refused)}), *more)
             else:
-                await self.app(scope, receive, passed_on)
+                often = self.often.get(scope["path"]) if scope["method"] == "POST" else None
+                await (often or self.app)(scope, receive, passed_on)
         finally:
             self.note(scope, status, time.perf_counter() - started)
 
@@ -475,9 +536,10 @@ class Gate:
         if self.options.access_log:
             told = {"time": time.time(), "event": "request", "id": scope["request_id"], "method": scope["method"]}
             told |= {"path": scope["path"], "status": status, "ms": round(1e3 * seconds, 3), "rows": scope.get("rows")}
-            told |= {"client": scope["client"][0]} if scope.get("client") else {}
-            told |= {"features": scope["features"]} if "features" in scope else {}
-            sys.stderr.write(json.dumps(told) + "\n")
+            told["client"] = scope["client"][0] if scope.get("client") else None
+            if "features" in scope:
+                told["features"] = scope["features"]
+            self.service.access.write(told)
 
 
 def host_of(scope: Scope) -> str:
@@ -494,12 +556,12 @@ def create_app(options: Options) -> FastAPI:
     service = Service(options)
     app = FastAPI(title="ponn", version=__version__, docs_url=None, redoc_url=None, lifespan=service.running)
     app.state.service = service
-    app.add_middleware(Gate, service=service)
+    often = {"/recommend": JsonRoute(service.recommend, options), "/outcome": JsonRoute(service.outcome, options)}
+    app.add_middleware(Gate, service=service, often=often)
     app.add_exception_handler(HTTPException, told_as_json)
     app.add_exception_handler(PonnError, refused_as_json)
     app.router.routes += [
-        Route("/recommend", JsonRoute(service.recommend, options), methods=["POST"]),
-        Route("/outcome", JsonRoute(service.outcome, options), methods=["POST"]),
+        *(Route(path, one, methods=["POST"]) for path, one in often.items()),
         Route("/score", service.score, methods=["POST"]),
         Route("/policy", service.policy),
         Route("/healthz", healthy),
@@ -619,9 +681,15 @@ def allowed_hosts(host: str, more: tuple[str, ...]) -> frozenset[str] | None:
 def bound_socket(host: str, port: int) -> socket.socket:
     """A socket that listens, or an error that says what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Said to be TCP: else asyncio leaves small packets waiting for each other, 40 ms for every answer.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        found = socket.create_server((host, port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
+        if os.name != "nt":
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not those of a server that just stopped
+        found.bind((host, port))
+        found.listen(2048)
+    except OSError as error:
+        found.close()
         hint = "Is another server running there? Choose another with --port, or --port 0 for any that is free."
         raise PonnError(f"The address {host}, port {port}, cannot be used: {one_line(error)}. {hint}") from error
     found.set_inheritable(True)

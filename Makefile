@@ -12,7 +12,7 @@ help:  ## list the targets
 $(READY): pyproject.toml constraints.txt src/ponn/cells.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --editable ".[learn,dev]"
+	    --constraint constraints.txt --editable ".[learn,serve,dev]"
 	touch $(READY)
 
 demo: $(READY)  ## simulate a clinic, look at its log, learn a policy, value it, recommend
@@ -48,6 +48,7 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/discovery_calibration.py
 	$(BIN)/python benchmarks/training_speed.py
 	$(BIN)/python benchmarks/recommend_rows_per_second.py
+	$(BIN)/python benchmarks/serving_load.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv demo build dist src/ponn/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -271,7 +271,7 @@ def load_adviser(path: str | os.PathLike[str], mode: Mode | None = None) -> Advi
         adviser = Adviser(policy, mode)
         adviser.advise([adviser.check(Ask(adviser.about["examples"]))])
         check_names(adviser)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PonnError(f"{path} is damaged: its policy cannot answer ({one_line(error)}).") from error
     return adviser
 

@@ -91,15 +91,15 @@ class DecisionLog:
     def open(self, first: bytes) -> None:
         """Begin a new file; it and its name are on disk when this returns."""
         self.close_file()
-        self.tag, self.first = os.urandom(6).hex(), first
+        self.tag, self.first, self.end = os.urandom(6).hex(), first, len(first)
         path = worker_file(self.path, self.tag)
         try:
             self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
             write_durably(self.file, first)
             sync_folder(path.parent)
         except OSError as error:
+            self.close_file()  # what is in it is not to be counted on
             raise PonnError(f"The decision log {path} could not be begun: {one_line(error)}.") from error
-        self.end = len(first)
 
     def close_file(self) -> None:
         """Let go of the present file."""

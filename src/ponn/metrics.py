@@ -34,7 +34,9 @@ class Metrics:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
-        self.counts = memoryview(bytearray(8 * len(SLOTS))).cast("d") if folder is None else counts_file(folder)
+        self.counts: "memoryview[float]" = (
+            memoryview(bytearray(8 * len(SLOTS))).cast("d") if folder is None else counts_file(folder)
+        )
 
     def add(self, name: str, by: float = 1) -> None:
         """Count something."""
@@ -60,7 +62,7 @@ class Metrics:
         return "\n".join([*counter_lines(total), *request_lines(total), *gauge_lines(gauges)]) + "\n"
 
 
-def counts_file(folder: Path) -> memoryview:
+def counts_file(folder: Path) -> "memoryview[float]":
     """Numbers that other processes can read from a file."""
     path = folder / f"{os.getpid()}-{os.urandom(4).hex()}.counts"
     with path.open("w+b") as file:

@@ -5,7 +5,8 @@ counters and access log. Beside it runs the other side: FastAPI and uvicorn with
 only route reads the body and sends a constant of the size of the policy's answer. Both are asked in turns by one client
 process with 1, 8 and 64 connections that each send the next request when they have the answer. The client is asked the
 same of a server that does not even look at the request, to show how far it is from being what limits the others. Also
-told: the server with a decision log on disk, its start and its memory. Linux only.
+told: the time that a server's main thread computes per answer, which other work on the machine disturbs less; the
+server with a decision log on disk; its start and its memory. Linux only.
 """
 
 import argparse
@@ -213,13 +214,16 @@ def first_answer(policy: Path, body: str) -> dict[str, float]:
     with server(*ponn("serve", str(policy), "--port", "0")) as (port, process):
         asked(port, body, 1, 0.0)
         seconds = time.perf_counter() - started
-        used = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        ticks = os.sysconf("SC_CLK_TCK")
+        processor = processor_seconds(process)
         status = Path(f"/proc/{process}/status").read_text()
         peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
         torch = "libtorch" in Path(f"/proc/{process}/maps").read_text()
-    processor = (int(used[11]) + int(used[12])) / ticks
     return {"seconds": seconds, "processor_seconds": processor, "peak_bytes": peak, "torch": torch}
+
+
+def processor_seconds(process: int) -> float:
+    """Time that a process has computed so far."""
+    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
 
 
 def asked(port: int, body: str, connections: int, seconds: float) -> dict[str, float]:
@@ -247,18 +251,20 @@ def measured(policy: Path, body: str, size: int, seconds: float, rounds: int) ->
     found: dict[str, list[dict[str, float]]] = {}
     log = str(policy.with_name("decisions.jsonl"))
     with (
-        server(*ponn("serve", str(policy), "--port", "0")) as (policy_port, _),
-        server(*ponn("serve", str(policy), "--port", "0", "--decisions", log)) as (decisions_port, _),
-        server(*own("--constant", str(size))) as (constant_port, _),
-        server(*own("--canned", str(size))) as (canned_port, _),
+        server(*ponn("serve", str(policy), "--port", "0")) as of_policy,
+        server(*ponn("serve", str(policy), "--port", "0", "--decisions", log)) as of_decisions,
+        server(*own("--constant", str(size))) as of_constant,
+        server(*own("--canned", str(size))) as of_canned,
     ):
-        ports = {"policy": policy_port, "constant": constant_port, "decisions": decisions_port, "canned": canned_port}
-        for port in ports.values():
+        servers = {"policy": of_policy, "constant": of_constant, "decisions": of_decisions, "canned": of_canned}
+        for port, _ in servers.values():
             asked(port, body, 8, 0.5)  # warm
         for _ in range(rounds):
             for connections in CONNECTIONS:
-                for name, port in ports.items():
+                for name, (port, process) in servers.items():
+                    before = processor_seconds(process)
                     one = asked(port, body, connections, seconds)
+                    one["processor_us"] = 1e6 * (processor_seconds(process) - before) / one["answers"]
                     found.setdefault(f"{name} {connections}", []).append(one)
     return found
 
@@ -269,7 +275,8 @@ def summary(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, flo
     for name, runs in found.items():
         constant = found[f"constant {name.split()[1]}"]
         shares = [one["per_second"] / other["per_second"] for one, other in zip(runs, constant, strict=True)]
-        told[name] = {key: median(one[key] for one in runs) for key in ("per_second", "p50_ms", "p99_ms")}
+        names = ("per_second", "p50_ms", "p99_ms", "processor_us")
+        told[name] = {key: median(one[key] for one in runs) for key in names}
         told[name] |= {"share": median(shares), "not_200": sum(one["not_200"] for one in runs)}
     return told
 
@@ -298,12 +305,14 @@ def main() -> int:
         starts = [first_answer(policy, body) for _ in range(asked_for.rounds)]
         raw = measured(policy, body, size, asked_for.seconds, asked_for.rounds)
     told = summary(raw)
-    print(f"{'server':<12}{'connections':>12}{'per second':>12}{'p50 ms':>9}{'p99 ms':>9}{'of constant':>13}")
+    print(
+        f"{'server':<12}{'connections':>12}{'per second':>12}{'p50 ms':>9}{'p99 ms':>9}{'busy us':>9}{'of constant':>13}"
+    )
     for name, one in told.items():
         what, connections = name.split()
         print(
             f"{what:<12}{connections:>12}{one['per_second']:>12,.0f}{one['p50_ms']:>9.2f}{one['p99_ms']:>9.2f}"
-            f"{one['share']:>13.0%}"
+            f"{one['processor_us']:>9.0f}{one['share']:>13.0%}"
         )
     measured_all = {"summary": told, "starts": starts, "raw": raw, "answer_bytes": size}
     path = write_record("serving_load", measured_all, seed=SEED, started=started, folder=asked_for.results)

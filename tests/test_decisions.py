@@ -68,7 +68,7 @@ def test_what_is_answered_was_written_before(policy, tmp_path):
         ({"id": "{id}"}, 422),
         ({"id": "{id}", "reward": None}, 422),
         ({"id": "{id}", "reward": "1"}, 422),
-        ({"id": "{id}", "reward": 10**400}, 422),
+        ({"id": "{id}", "reward": 10**400}, 400),
         ({"id": 7, "reward": 1}, 422),
         ({"id": "{id}", "reward": 1, "more": 1}, 422),
         ({"id": "{id}0", "reward": 1}, 404),

@@ -23,12 +23,12 @@ import pyarrow.csv as pacsv
 import pytest
 
 from ponn import serve as server
-from ponn.advice import Adviser, Ask, Mode, drawn, load_adviser
+from ponn.advice import Adviser, Ask, Mode, drawn
 from ponn.decisions import convert_decisions
 from ponn.errors import PonnError
 from ponn.metrics import Metrics
 from ponn.policy import JSON_NAME, WEIGHTS_NAME
-from ponn.rows import RowReader
+from ponn.rows import RowError, RowReader
 from served import as_json, cases, made_policy, served
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -163,8 +163,15 @@ def test_what_is_not_asked_for_is_not_sent(client):
         ("colour", 1, "the policy has no such field"),
     ],
 )
-def test_a_wrong_cell_is_named(client, field, value, reason):
-    answer = client.post("/recommend", {"rows": [good_row(), good_row(**{field: value})]})
+def test_a_wrong_cell_is_named(client, policy, field, value, reason):
+    sent = [good_row(), good_row(**{field: value})]
+    with pytest.raises(RowError) as refused:
+        RowReader(policy.encoding).read(sent)
+    assert (refused.value.row, refused.value.field, refused.value.reason) == (2, field, reason)
+    answer = client.post("/recommend", {"rows": sent})
+    if value in (10**400, "\ud800"):
+        assert answer.status == 400  # nothing that JSON can hold
+        return
     found = answer.json()
     assert answer.status == 422
     assert (found["row"], found["field"], found["reason"]) == (2, field, reason)
@@ -174,8 +181,8 @@ def test_a_wrong_cell_is_named(client, field, value, reason):
 @pytest.mark.parametrize(
     ("body", "status", "told"),
     [
-        (b'{"row": {"age": NaN}}', 400, "NaN is not JSON"),
-        (b'{"row": {"age": 1e999}}', 422, "inf is not a finite number"),
+        (b'{"row": {"age": NaN}}', 400, "not JSON"),
+        (b'{"row": {"age": 1e999}}', 400, "infinity"),
         (b'{"row": {"age": 1}', 400, "not JSON"),
         (b'{"row": {"ward": "\xff"}}', 400, "not JSON"),
         (b"[" * 100_000, 400, "not JSON"),
@@ -433,6 +440,7 @@ def changed_file(path, change):
         lambda found: found["provenance"].update(columns=None),
         lambda found: found["provenance"].update(worse=float("nan")),
         lambda found: found.update(settings=3),
+        lambda found: found["provenance"].update(large=1 << 70),
         lambda found: found.update(actions=["1", 1, "2"]),
         lambda found: found.update(actions=[[1], [2], [3]]),
         lambda found: found["encoding"]["features"][0].update(name="dose"),
@@ -440,15 +448,15 @@ def changed_file(path, change):
         lambda found: found["encoding"]["features"][0].update(mean="x"),
         lambda found: found["encoding"]["features"][4].update(kept=[1, 2, 3, 4]),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_a_policy_that_could_not_answer_is_refused_before_it_is_asked(policy, tmp_path, change):
     path = tmp_path / "policy.ponn"
     policy.save(path)
-    load_adviser(path)
+    server.served_adviser(path, Mode())
     changed_file(path, change)
     with pytest.raises(PonnError):
-        load_adviser(path)
+        server.served_adviser(path, Mode())
 
 
 def wait_until(client, condition):
@@ -650,8 +658,8 @@ def test_schemathesis_finds_no_server_error(policy, tmp_path):
             operation = found.ok()
             for mode in modes if operation.body else modes[:1]:
                 limits(given(operation.as_strategy(generation_mode=mode))(lambda case: send(case)))()
-    assert statuses.count(200) > 20
-    assert statuses.count(422) > 12
+    assert statuses.count(200) > 8
+    assert statuses.count(422) > 8
 
 
 # Real processes ------------------------------------------------------------------------------------------

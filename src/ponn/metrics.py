@@ -34,7 +34,7 @@ class Metrics:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
-        self.counts: "memoryview[float]" = (
+        self.counts: memoryview[float] = (
             memoryview(bytearray(8 * len(SLOTS))).cast("d") if folder is None else counts_file(folder)
         )
 

@@ -6,10 +6,10 @@ callables that the gate goes to straight away, because FastAPI's way to a functi
 """
 
 import asyncio
+import gc
 import hmac
 import json
 import logging
-import math
 import os
 import shutil
 import signal
@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.background import BackgroundTask
@@ -48,6 +49,7 @@ from ponn.streams import open_stream
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 INLINE = 1 << 16  # bytes; longer requests are answered in a thread, so that short ones do not wait for them
+YOUNG = 10_000  # objects between two looks for garbage; requests leave none in cycles
 ACCESS_SECONDS = 0.1  # that a line of the access log waits for others
 SAFE_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -101,19 +103,19 @@ class AccessLog:
     """JSON lines on standard error, some at a time: a line each would cost as much as the recommendation."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self.waiting: list[Mapping[str, Any]] = []
 
     def write(self, told: Mapping[str, Any]) -> None:
         """Write a line soon."""
-        if not self.lines:
+        if not self.waiting:
             asyncio.get_running_loop().call_later(ACCESS_SECONDS, self.flush)
-        self.lines.append(ENCODER.encode(told))
+        self.waiting.append(told)
 
     def flush(self) -> None:
         """Write what there is."""
-        lines, self.lines = self.lines, []
-        if lines:
-            sys.stderr.write("\n".join(lines) + "\n")
+        waiting, self.waiting = self.waiting, []
+        if waiting:
+            sys.stderr.write("".join([f"{to_json(told).decode()}\n" for told in waiting]))
             sys.stderr.flush()
 
 
@@ -168,7 +170,7 @@ class Service:
     def load(self, path: Path) -> None:
         """Take up the policy file; one that is refused leaves everything as it was."""
         try:
-            self.adviser = load_adviser(path, self.options.mode)
+            self.adviser = served_adviser(path, self.options.mode)
             self.refused = ""
         except PonnError as error:
             self.refused = str(error)
@@ -353,6 +355,16 @@ class Service:
         )
 
 
+def served_adviser(path: Path, mode: Mode) -> Adviser:
+    """The policy file, if what it says of itself can be sent."""
+    found = load_adviser(path, mode)
+    try:
+        to_json(found.about)
+    except TypeError as error:  # a number that no reader of JSON would take
+        raise PonnError(f"{path} cannot be served: {one_line(error)}.") from error
+    return found
+
+
 def signature(path: Path | None) -> tuple[int, int, int] | None:
     """What changes when a file is replaced."""
     try:
@@ -369,23 +381,18 @@ def read_outcome(body: Any) -> tuple[str, float]:
     number, reward = body["id"], body["reward"]
     if not isinstance(number, str):
         raise AskError("id", f"it is {kind_in_words(number)}", "the id of a recommendation, a text")
-    try:
-        value = float(reward) if isinstance(reward, int | float) else math.nan
-    except OverflowError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise AskError("reward", "it is no finite number", "a number, true or false")
-    return number, value
+    if not isinstance(reward, int | float):
+        raise AskError("reward", f"it is {kind_in_words(reward)}", "a number, true or false")
+    return number, float(reward)
 
 
 async def save_upload(request: Request, path: Path, options: Options) -> None:
     """Write the body of a request to a file, unless it is too long or too slow."""
-    size = 0
+    body = Body(request.scope, request.receive, options.most_upload, options.body_seconds)
     with path.open("wb") as file:
-        async for chunk in body_chunks(request.scope, request.receive, options.most_upload, options.body_seconds):
-            size += len(chunk)
-            file.write(chunk)
-    if not size:
+        while body.more:
+            file.write(await body.chunk())
+    if body.left == body.most:
         raise RefusedError(422, "The body is empty; expected a CSV file with a header and one row per case.")
 
 
@@ -402,26 +409,17 @@ def score_file(adviser: Adviser, folder: Path) -> None:
 # HTTP ----------------------------------------------------------------------------------------------------
 
 
-def no_constant(name: str) -> Any:
-    """JSON knows no NaN and no Infinity."""
-    raise ValueError(f"{name} is not JSON; a missing value is null")
-
-
-DECODER = json.JSONDecoder(parse_constant=no_constant)
-ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
-
-
 def from_json(body: bytes) -> Any:
     """The value of a JSON body."""
     try:
-        return DECODER.decode(body.decode())
-    except (ValueError, RecursionError) as error:
+        return orjson.loads(body)
+    except ValueError as error:
         raise RefusedError(400, f"The body is not JSON: {one_line(error)}.") from error
 
 
 def to_json(value: Any) -> bytes:
     """A value as JSON."""
-    return ENCODER.encode(value).encode()
+    return orjson.dumps(value)
 
 
 def header(scope: Scope, name: bytes) -> bytes:
@@ -437,25 +435,43 @@ def wanted_type(scope: Scope, wanted: bytes) -> None:
         raise RefusedError(415, f"The Content-Type is {told}; expected {wanted.decode()}.")
 
 
-async def body_chunks(scope: Scope, receive: Receive, most: int, seconds: float) -> AsyncIterator[bytes]:
-    """The body as it arrives, at most so many bytes in so many seconds."""
-    declared = header(scope, b"content-length")
-    if declared.isdigit() and (len(declared) > 18 or int(declared) > most):
-        raise RefusedError(413, f"The body is larger than {most:,} bytes.")
-    left, more, deadline = most, True, asyncio.get_running_loop().time() + seconds
-    while more:
+class Body:
+    """The body of a request as it arrives: at most so many bytes, in so many seconds."""
+
+    def __init__(self, scope: Scope, receive: Receive, most: int, seconds: float) -> None:
+        self.receive, self.most, self.left, self.seconds = receive, most, most, seconds
+        self.deadline = asyncio.get_running_loop().time() + seconds
+        self.more = True
+        declared = header(scope, b"content-length")
+        if declared.isdigit() and (len(declared) > 18 or int(declared) > most):
+            raise self.too_large()
+
+    def too_large(self) -> RefusedError:
+        """What to say of a body over the limit."""
+        return RefusedError(413, f"The body is larger than {self.most:,} bytes.")
+
+    async def chunk(self) -> bytes:
+        """The next piece."""
         try:
-            async with asyncio.timeout_at(deadline):
-                message = await receive()
+            async with asyncio.timeout_at(self.deadline):
+                message = await self.receive()
         except TimeoutError as error:
-            raise RefusedError(408, f"The body did not arrive within {seconds:g} seconds.") from error
+            raise RefusedError(408, f"The body did not arrive within {self.seconds:g} seconds.") from error
         if message["type"] == "http.disconnect":
             raise RefusedError(400, "The client left.")
-        chunk, more = message.get("body", b""), message.get("more_body", False)
-        left -= len(chunk)
-        if left < 0:
-            raise RefusedError(413, f"The body is larger than {most:,} bytes.")
-        yield chunk
+        found: bytes = message.get("body", b"")
+        self.more = message.get("more_body", False)
+        self.left -= len(found)
+        if self.left < 0:
+            raise self.too_large()
+        return found
+
+    async def whole(self) -> bytes:
+        """All of it."""
+        found = await self.chunk()
+        while self.more:
+            found += await self.chunk()
+        return found
 
 
 class JsonRoute:
@@ -468,11 +484,14 @@ class JsonRoute:
         """Answer one request."""
         try:
             wanted_type(scope, b"application/json")
-            body = b"".join([chunk async for chunk in body_chunks(scope, receive, self.most, self.seconds)])
+            body = await Body(scope, receive, self.most, self.seconds).whole()
             status, content = 200, await self.answer(scope, body)
         except PonnError as error:
             status, told = refusal_json(error)
             content = to_json(told)
+        except Exception:
+            log.exception("a request could not be answered")
+            status, content = 500, to_json({"error": "The server made a mistake; its log says more."})
         await respond(send, status, content)
 
 
@@ -534,12 +553,18 @@ class Gate:
         """Count a request and write its line of the access log; without feature values unless asked for."""
         self.service.metrics.request(scope["path"], status, seconds)
         if self.options.access_log:
-            told = {"time": time.time(), "event": "request", "id": scope["request_id"], "method": scope["method"]}
-            told |= {"path": scope["path"], "status": status, "ms": round(1e3 * seconds, 3), "rows": scope.get("rows")}
-            told["client"] = scope["client"][0] if scope.get("client") else None
-            if "features" in scope:
-                told["features"] = scope["features"]
-            self.service.access.write(told)
+            told = {
+                "time": time.time(),
+                "event": "request",
+                "id": scope["request_id"],
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+                "ms": round(1e3 * seconds, 3),
+                "rows": scope.get("rows"),
+                "client": (scope.get("client") or (None,))[0],
+            }
+            self.service.access.write(told | {"features": scope["features"]} if "features" in scope else told)
 
 
 def host_of(scope: Scope) -> str:
@@ -557,7 +582,8 @@ def create_app(options: Options) -> FastAPI:
     app = FastAPI(title="ponn", version=__version__, docs_url=None, redoc_url=None, lifespan=service.running)
     app.state.service = service
     often = {"/recommend": JsonRoute(service.recommend, options), "/outcome": JsonRoute(service.outcome, options)}
-    app.add_middleware(Gate, service=service, often=often)
+    stack = app.build_middleware_stack
+    app.build_middleware_stack = lambda: Gate(stack(), service, often)  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, told_as_json)
     app.add_exception_handler(PonnError, refused_as_json)
     app.router.routes += [
@@ -633,7 +659,10 @@ def worker_app(options: Options) -> FastAPI:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)
-    return create_app(options)
+    app = create_app(options)
+    gc.freeze()  # what is there now stays: no need to look at it again and again for garbage
+    gc.set_threshold(YOUNG)
+    return app
 
 
 def serve(
@@ -651,7 +680,7 @@ def serve(
     tell: is told the URL.
     """
     if options.policy:
-        load_adviser(options.policy, options.mode)  # so that what is wrong with it is told at once
+        served_adviser(options.policy, options.mode)  # so that what is wrong with it is told at once
     check_files(options)
     listening = bound_socket(host, port)
     options = replace(options, hosts=allowed_hosts(host, allow_hosts))

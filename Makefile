@@ -12,7 +12,7 @@ help:  ## list the targets
 $(READY): pyproject.toml constraints.txt src/ponn/cells.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --editable ".[learn,dev]"
+	    --constraint constraints.txt --editable ".[learn,serve,dev]"
 	touch $(READY)
 
 demo: $(READY)  ## simulate a clinic, look at its log, learn a policy, value it, recommend
@@ -52,6 +52,7 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/trial_evaluation.py
 	$(BIN)/python benchmarks/evaluation_cost.py
 	$(BIN)/python benchmarks/expected_interval_coverage.py
+	$(BIN)/python benchmarks/serving_load.py
 
 pictures: $(READY)  ## make the pictures of the documents again (needs chromium)
 	$(BIN)/python docs/pictures.py

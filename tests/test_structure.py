@@ -17,7 +17,8 @@ ORDER = (
     *("network", "objective", "train", "many"),
     *("reward", "evaluation", "confounding", "subgroups", "worth", "forests", "partition", "learners", "learning"),
     *("holdout", "surrogate", "findings", "glossary", "markup", "report"),
-    *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
+    *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate"),
+    *("rows", "advice", "decisions", "metrics", "interface", "serve", "cli"),
 )
 
 

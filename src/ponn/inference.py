@@ -15,6 +15,7 @@ action's base rate could not be expressed.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -72,7 +73,7 @@ class Architecture:
         """h_1, the units of the first layer per action; 1 where the policy is linear."""
         return self.hidden[0] if self.hidden else 1
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name → shape of every weight."""
         shapes: dict[str, tuple[int, ...]] = {"W1": (self.D, self.k * self.first)}

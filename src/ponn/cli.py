@@ -185,12 +185,14 @@ def learning_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--method", metavar="NAME", help="See `ponn compare --help` for their names; default ponn-b.")
 @click.option("--out", type=click.Path(), default="policy.ponn", show_default=True, help="Where the policy goes.")
 @click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless the verdict is 'better'.")
+@click.option("--progress", type=click.Choice(["lines", "json"]), default="lines", hidden=True)
 @learning_options
 def learn(
     log: str,
     method: str | None,
     out: str,
     require_improvement: bool,
+    progress: str,
     tune: bool,
     changes: tuple[str, ...],
     holdout: float,
@@ -212,7 +214,7 @@ def learn(
     columns["features"] = columns["features"] or None
     settings = dict(map(parse_setting, changes))
     rows = read_log(log, **columns)
-    with learning_progress() as tell:
+    with learning_progress(as_json=progress == "json") as tell:
         found = learn_with_holdout(rows, method, tune, seed, holdout=holdout, level=level, progress=tell, **settings)
     found.policy.save(out)
     if as_json:
@@ -228,8 +230,17 @@ def learn(
 
 
 @contextmanager
-def learning_progress() -> "Iterator[Progress]":
-    """What is being done: a bar with the time that is left on a terminal, a line for each step elsewhere."""
+def learning_progress(as_json: bool = False) -> "Iterator[Progress]":
+    """What is being done: a bar with the time that is left on a terminal, a line for each step elsewhere.
+
+    as_json: for a program that started this one; every step is a JSON object, and work ends with that program.
+    """
+    if as_json:
+        end_with_input()
+        yield lambda message, done=0, total=0: click.echo(
+            json.dumps({"message": message, "done": done, "total": total}), err=True
+        )
+        return
     if not sys.stderr.isatty():
         yield lambda message, done=0, total=0: None if done else click.echo(message, err=True)
         return
@@ -243,6 +254,22 @@ def learning_progress() -> "Iterator[Progress]":
         yield lambda message, done=0, total=0: bar.update(
             task, description=message, completed=done, total=total or None
         )
+
+
+def end_with_input() -> None:
+    """End this process and those it started as soon as standard input closes: whoever held its other end is gone."""
+    import os
+    import signal
+    import threading
+
+    def wait() -> None:
+        while os.read(0, 4096):  # not sys.stdin: a thread that waits in there keeps Python from ending well
+            pass
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGTERM)
+        os._exit(130)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def print_outcome(found: "Outcome") -> None:

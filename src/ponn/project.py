@@ -160,11 +160,7 @@ class Project:
                 async for chunk in chunks:
                     written += len(chunk)
                     if written > largest:
-                        raise TooLarge(
-                            f"{target.name} is larger than {largest / 1e6:,.0f} MB, the most this studio takes. Start it "
-                            "with a larger --max-upload, or put the file into its folder yourself: "
-                            f"{self.files_folder.resolve()}."
-                        )
+                        raise self.too_large(name, largest)
                     file.write(chunk)
                 file.flush()
                 os.fsync(file.fileno())
@@ -175,6 +171,13 @@ class Project:
             raise PonnError(f"{target.name} could not be kept: {one_line(error)}.") from error
         finally:
             part.unlink(missing_ok=True)
+
+    def too_large(self, name: str, largest: int) -> TooLarge:
+        """What to say of an upload beyond the limit."""
+        return TooLarge(
+            f"{safe_name(name)} is larger than {largest / 1e6:,.0f} MB, the most this studio takes. Start it with a "
+            f"larger --max-upload, or put the file into its folder yourself: {self.files_folder.resolve()}."
+        )
 
     # Jobs
 

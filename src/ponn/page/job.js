@@ -1,0 +1,131 @@
+// One policy of the studio: its progress while it is learned, then what it is worth, and trying it.
+
+import { get, post } from "./api.js";
+import { facts, verdict } from "./about.js";
+import { make, plain, put, show } from "./dom.js";
+import { drawHeatMap } from "./heat.js";
+import { mountScore } from "./score.js";
+import { mountTrial } from "./trial.js";
+
+const EVERY = 500; // milliseconds between two looks at a running job
+// The share of the whole that is behind us when a step begins; how the steps are told is the server's business
+const STEPS = [
+  ["Reading", 0.02],
+  ["Steps A and B", 0.08],
+  ["Step C", 0.25],
+  ["Models", 0.7],
+  ["Valuing", 0.8],
+];
+
+/** How a job stands, in words. */
+export function stateWords(job) {
+  const words = { running: "being learned", failed: "failed", interrupted: "interrupted" };
+  return words[job.state] ?? { better: "better than current practice", "not better": "not better than current practice" }[job.result?.verdict] ?? "not enough evidence";
+}
+
+/** The view of a job. `onend` is called when it ends. */
+export class JobView {
+  constructor(place, id, onend) {
+    Object.assign(this, { place, path: `/studio/jobs/${id}`, onend, left: false });
+  }
+
+  /** Nobody looks any more. */
+  leave() {
+    this.left = true;
+    put(this.place);
+  }
+
+  /** Show the job, and its progress until it ends. */
+  async follow() {
+    const job = await get(this.path);
+    if (this.left) return;
+    put(this.place, ...heading(job));
+    if (job.state === "running") await this.watch(job);
+    else if (job.state === "done") await this.showPolicy(job);
+    else this.showEnd(job);
+  }
+
+  async watch(job) {
+    const bar = make("progress", { max: "1", "aria-label": "Progress" });
+    const words = make("p", { role: "status", "aria-live": "polite" });
+    const clock = make("p", { class: "hint" });
+    const stop = make("button", { type: "button", class: "button danger", onclick: () => this.act("cancel") }, "Stop");
+    this.place.append(make("section", { class: "card" }, make("h2", {}, "Learning"), words, bar, clock, stop));
+    while (job.state === "running" && !this.left) {
+      bar.value = shareDone(job);
+      if (words.textContent !== job.message) put(words, job.message);
+      put(clock, `${Math.round(job.seconds)} seconds${job.total ? `, ${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}` : ""}`);
+      await new Promise((resolve) => setTimeout(resolve, EVERY));
+      job = await this.look(job, words);
+    }
+    if (this.left) return;
+    this.onend();
+    await this.follow();
+  }
+
+  /** The job as it stands now; while the studio does not answer, as it stood. */
+  async look(job, words) {
+    try {
+      return await get(this.path);
+    } catch (error) {
+      put(words, error.message);
+      return job;
+    }
+  }
+
+  showEnd(job) {
+    const title = job.state === "failed" ? "This did not work" : "Interrupted";
+    const again = make("button", { type: "button", class: "button main", onclick: () => this.act("restart") }, "Start it again");
+    this.place.append(make("section", { class: "card" }, make("h2", {}, title), make("p", { class: "problem", role: "alert" }, job.message), again));
+  }
+
+  async act(what) {
+    try {
+      await post(`${this.path}/${what}`, {});
+    } catch (error) {
+      this.place.append(make("p", { class: "problem", role: "alert" }, error.message));
+      return;
+    }
+    this.onend();
+    await this.follow();
+  }
+
+  async showPolicy(job) {
+    const about = await get(`${this.path}/about`);
+    if (this.left) return;
+    const [trial, heat, score, told] = [make("div", { class: "trial" }), make("div", {}), make("div", {}), make("div", {})];
+    const download = make("a", { class: "button main", href: `${this.path}/policy`, download: true }, "Download the policy");
+    const report = job.report ? make("a", { class: "button", href: `${this.path}/report`, target: "_blank", rel: "noopener" }, "Open the report") : null;
+    this.place.append(
+      verdict(about.evaluation, about.reward) ?? "",
+      make("p", { class: "buttons" }, download, report),
+      make("h2", {}, "Try it"),
+      trial,
+      card("Which facts matter for which action", heat),
+      job.report ? card("The report", make("iframe", { src: `${this.path}/report`, title: "The report", loading: "lazy", sandbox: "allow-scripts" })) : "",
+      card("Recommend for a whole file", score),
+      card("About this policy", told),
+    );
+    mountTrial(trial, about, `${this.path}/recommend`);
+    drawHeatMap(heat, about);
+    mountScore(score, `${this.path}/score`);
+    put(told, ...facts(about));
+  }
+}
+
+function heading(job) {
+  const { action, reward } = job.order.columns;
+  return [make("h1", {}, `Which ${plain(action)} for the best ${plain(reward)}?`), make("p", { class: "lead" }, `Learned from ${job.order.file}, seed ${show(job.order.seed)}.`)];
+}
+
+function card(title, ...parts) {
+  return make("section", { class: "card" }, make("h2", {}, title), ...parts);
+}
+
+/** How much of the whole is behind us: the step's beginning, and within it what was counted. */
+function shareDone(job) {
+  const at = STEPS.findLastIndex(([words]) => job.message.startsWith(words));
+  if (at < 0) return 0;
+  const [start, end] = [STEPS[at][1], STEPS[at + 1]?.[1] ?? 1];
+  return start + (end - start) * (job.total ? job.done / job.total : 0);
+}

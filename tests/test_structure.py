@@ -15,7 +15,8 @@ ORDER = (
     *("estimators", "intervals", "sensitivity"),
     *("inference", "trees", "models", "policy", "scoring", "network", "objective", "train", "many"),
     *("reward", "evaluation", "forests", "learners", "learning", "holdout"),
-    *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
+    *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate"),
+    *("rows", "advice", "decisions", "metrics", "interface", "serve", "cli"),
 )
 
 

@@ -241,14 +241,13 @@ class NumberFeature:
 
     def fill(self, x: np.ndarray, out: np.ndarray) -> None:
         """Write the design columns, given as zeros: (x - mean) / scale, 0 where missing, and the indicator."""
-        standard = np.subtract(x, self.mean, dtype=np.float64)
-        standard *= 1 / self.scale
+        standard = standardised(x, self.mean, self.scale)
         if np.isnan(standard.min(initial=np.inf)):
             missing = np.isnan(standard)
             standard[missing] = 0
             if self.missing:
                 out[:, 1] = missing
-        out[:, 0] = standard.clip(-FAR, FAR, out=standard)
+        out[:, 0] = standard
 
     def surprises(self, x: np.ndarray) -> dict[str, int]:
         """What training had not: missing values where none were, values outside the range."""
@@ -256,6 +255,14 @@ class NumberFeature:
         missing = 0 if self.missing else int(np.isnan(x).sum())
         outside = int(((x < self.low) | (x > self.high)).sum())
         return {"missing": missing, "outside": outside}
+
+
+def standardised(x: np.ndarray, mean: Any, scale: Any) -> np.ndarray:
+    """(x - mean) / scale in double precision and within reach; NaN where missing. For one column or for many."""
+    with np.errstate(over="ignore"):  # of numbers beyond all reason, which are clipped
+        standard = np.subtract(x, mean, dtype=np.float64)
+        standard *= 1 / scale
+    return standard.clip(-FAR, FAR, out=standard)
 
 
 def cuts_not_above(x: np.ndarray, cuts: tuple[float, ...]) -> np.ndarray:

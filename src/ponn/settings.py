@@ -218,6 +218,8 @@ METHODS: dict[str, Method] = {
 }
 DEFAULT_METHOD = "ponn-b"
 
+SERVED_ROWS, SERVED_BYTES = 1_000, 1 << 20  # a request to the server has at most so many
+
 
 def method_named(name: str | None) -> tuple[str, Method]:
     """The method of this name, or the default one."""

@@ -1,0 +1,97 @@
+"""Counters of several processes in the text format of Prometheus.
+
+Each worker counts in an array of its own, kept in a file that all can read; whoever is asked adds them up. The file of
+a worker that died stays, so a counter never goes back. The client library for Python does the same by an environment
+variable that must be set before its import; one array per worker is less, and a test can look at it.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+ROUTES = ("/recommend", "/outcome", "/score", "/policy", "/metrics", "/healthz", "/readyz", "/openapi.json", "other")
+STATUSES = (200, 206, 304, 400, 401, 404, 405, 408, 413, 415, 421, 422, 500, 503, 0)  # 0: any other
+BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, np.inf)  # seconds
+COUNTED = {
+    "ponn_recommendations_total": "Rows answered.",
+    "ponn_unsupported_total": "Rows whose action was hardly ever taken in such cases.",
+    "ponn_surprised_total": "Rows with a value that training never saw.",
+    "ponn_decisions_total": "Rows written to the decision log.",
+    "ponn_outcomes_total": "Outcomes written to the decision log.",
+    'ponn_policy_reloads_total{result="loaded"}': "Replaced policy files that were taken, or refused, by all workers.",
+    'ponn_policy_reloads_total{result="refused"}': "",
+}
+REQUESTS = [(route, status) for route in ROUTES for status in STATUSES]
+SLOTS = {key: place for place, key in enumerate([*COUNTED, *REQUESTS, *BOUNDS, "seconds"])}
+
+
+class Metrics:
+    """The counters of this process, and the sum of those of all."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self.counts: np.ndarray = np.zeros(len(SLOTS)) if folder is None else counts_file(folder)
+
+    def add(self, name: str, by: float = 1) -> None:
+        """Count something."""
+        self.counts[SLOTS[name]] += by
+
+    def request(self, path: str, status: int, seconds: float) -> None:
+        """Count a request; the times are those of /recommend."""
+        route = path if path in ROUTES else "other"
+        self.counts[SLOTS[(route, status if status in STATUSES else 0)]] += 1
+        if route == "/recommend":
+            self.counts[SLOTS[next(bound for bound in BOUNDS if seconds <= bound)]] += 1
+            self.counts[SLOTS["seconds"]] += seconds
+
+    def total(self) -> np.ndarray:
+        """The counters of all processes: [slots]."""
+        if self.folder is None:
+            return self.counts
+        return np.sum([np.fromfile(path) for path in sorted(self.folder.glob("*.counts"))], axis=0)
+
+    def text(self, gauges: Mapping[str, float]) -> str:
+        """Everything, in the text format 0.0.4."""
+        total = self.total()
+        return "\n".join([*counter_lines(total), *request_lines(total), *gauge_lines(gauges)]) + "\n"
+
+
+def counts_file(folder: Path) -> np.ndarray:
+    """An array that other processes can read from a file."""
+    path = folder / f"{os.getpid()}-{os.urandom(4).hex()}.counts"
+    return np.memmap(path, np.float64, "w+", shape=(len(SLOTS),)).view(np.ndarray)
+
+
+def counter_lines(total: np.ndarray) -> Iterator[str]:
+    """The plain counters."""
+    for name, about in COUNTED.items():
+        bare = name.partition("{")[0]
+        if about:
+            yield f"# HELP {bare} {about}"
+            yield f"# TYPE {bare} counter"
+        yield f"{name} {total[SLOTS[name]]:.0f}"
+
+
+def request_lines(total: np.ndarray) -> Iterator[str]:
+    """Requests by route and status, and how long recommending took."""
+    yield "# HELP ponn_requests_total Requests answered."
+    yield "# TYPE ponn_requests_total counter"
+    for route, status in REQUESTS:
+        if count := total[SLOTS[(route, status)]]:
+            yield f'ponn_requests_total{{route="{route}",status="{status or "other"}"}} {count:.0f}'
+    yield "# HELP ponn_recommend_seconds Time from request to answer on /recommend."
+    yield "# TYPE ponn_recommend_seconds histogram"
+    below = np.cumsum([total[SLOTS[bound]] for bound in BOUNDS])
+    for bound, count in zip(BOUNDS, below, strict=True):
+        yield f'ponn_recommend_seconds_bucket{{le="{"+Inf" if bound == np.inf else f"{bound:g}"}"}} {count:.0f}'
+    yield f"ponn_recommend_seconds_sum {total[SLOTS['seconds']]:.6f}"
+    yield f"ponn_recommend_seconds_count {below[-1]:.0f}"
+
+
+def gauge_lines(gauges: Mapping[str, float]) -> Iterator[str]:
+    """What is so right now in the process that answers."""
+    for name, value in gauges.items():
+        yield f"# TYPE {name.partition('{')[0]} gauge"
+        yield f"{name} {value:g}"

@@ -16,13 +16,7 @@ $(READY): pyproject.toml constraints.txt src/ponn/cells.c
 	touch $(READY)
 
 demo: $(READY)  ## simulate a clinic, look at its log, learn a policy, value it, recommend
-	mkdir -p demo
-	$(BIN)/ponn simulate breast-cancer --out demo/breast-cancer.csv --truth demo/breast-cancer-truth.csv
-	$(BIN)/ponn check demo/breast-cancer.csv --action regimen --reward survived
-	$(BIN)/ponn learn demo/breast-cancer.csv --action regimen --reward survived --set select=fdr --out demo/policy.ponn
-	$(BIN)/ponn evaluate demo/policy.ponn demo/breast-cancer.csv
-	$(BIN)/ponn recommend demo/policy.ponn demo/breast-cancer.csv --out demo/recommendations.csv --keep age
-	head -6 demo/recommendations.csv
+	$(BIN)/ponn demo demo
 
 test: $(READY)  ## run all tests
 	$(BIN)/python -m pytest --numprocesses 2

@@ -16,7 +16,8 @@ ORDER = (
     *("inference", "trees", "models", "policy", "scoring", "network", "objective", "train", "many"),
     *("reward", "evaluation", "forests", "learners", "learning", "holdout"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate"),
-    *("rows", "advice", "decisions", "metrics", "interface", "serve", "cli"),
+    *("rows", "advice", "decisions", "metrics", "interface", "serve"),
+    *("guesses", "project", "studio", "cli"),
 )
 
 

@@ -16,19 +16,25 @@ from ponn.profile import BOOLEAN, CATEGORY, count_distinct, is_plain_number, kin
 SHOWN = 3  # values of a column that are shown
 MOST_ACTIONS = 50  # a column with more values is hardly a choice between actions
 
-ACTION_WORDS = frozenset(
+
+def words_of(name: str) -> frozenset[str]:
+    """The words in a column's name, small letters: `meanCost`, `mean_cost` and `Mean cost` are mean and cost."""
+    return frozenset(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()))
+
+
+ACTION_WORDS = words_of(
     "action treatment treated arm regimen therapy drug medication variant banner offer choice decision assigned "
-    "assignment intervention campaign method exercise".split()
+    "assignment intervention campaign method exercise"
 )
-LESS_WORDS = frozenset(
+LESS_WORDS = words_of(
     "cost costs died dead death mortality loss losses churn churned relapse relapsed readmitted complaint complaints "
-    "error errors failed failure".split()
+    "error errors failed failure"
 )
-REWARD_WORDS = LESS_WORDS | frozenset(
+REWARD_WORDS = LESS_WORDS | words_of(
     "reward outcome survived survival success recovered recovery converted conversion clicked click clicks revenue "
-    "profit sales sale bought score result response passed improved cured y".split()
+    "profit sales sale bought score result response passed improved cured y"
 )
-PROPENSITY_WORDS = frozenset("propensity propensities pscore prob probability".split())
+PROPENSITY_WORDS = words_of("propensity propensities pscore prob probability")
 
 
 @dataclass(frozen=True)
@@ -90,11 +96,6 @@ def best(lines: Sequence[ColumnLine], likeness: Callable[[ColumnLine], float]) -
     scores = [likeness(one) for one in lines]
     top = max(scores, default=0.0)
     return lines[len(scores) - 1 - scores[::-1].index(top)].name if top > 0 else None
-
-
-def words_of(name: str) -> set[str]:
-    """The words in a column's name, small letters: `meanCost`, `mean_cost` and `Mean cost` are mean and cost."""
-    return set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()))
 
 
 def named(line: ColumnLine, words: frozenset[str]) -> float:

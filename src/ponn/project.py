@@ -38,16 +38,22 @@ LAST_LINES = 20  # of what a failed process said
 COMMAND = ("-c", "from ponn.cli import main; main()")
 
 
-class TooLarge(PonnError):
+class TooLargeError(PonnError):
     """An upload beyond the limit."""
 
+    status = 413  # of HTTP
 
-class NotThere(PonnError):
+
+class NotThereError(PonnError):
     """No file or job of that name in the folder."""
 
+    status = 404  # of HTTP
 
-class Busy(PonnError):
+
+class BusyError(PonnError):
     """Something is under way that does not go together with what was asked."""
+
+    status = 409  # of HTTP
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,9 @@ class Project:
                 one.mkdir(parents=True, exist_ok=True)
             self.lock = locked(folder / ".lock")
         except OSError as error:
-            raise PonnError(f"The folder {folder} cannot be used: {one_line(error)}. Name another with --folder.") from error
+            raise PonnError(
+                f"The folder {folder} cannot be used: {one_line(error)}. Name another with --folder."
+            ) from error
         self.running: dict[str, subprocess.Popen[str]] = {}
         self.stopped: dict[str, str] = {}  # job → why it was stopped
         self.guard = threading.Lock()  # around who is running
@@ -148,7 +156,7 @@ class Project:
         for path in self.files():
             if path.name == name:
                 return path
-        raise NotThere(f"There is no file {name[:LONGEST_NAME]!r} here. Upload it first.")
+        raise NotThereError(f"There is no file {name[:LONGEST_NAME]!r} here. Upload it first.")
 
     async def add(self, name: str, chunks: AsyncIterator[bytes], largest: int) -> Path:
         """Keep an upload of at most `largest` bytes; a name that is taken gets a number."""
@@ -172,9 +180,9 @@ class Project:
         finally:
             part.unlink(missing_ok=True)
 
-    def too_large(self, name: str, largest: int) -> TooLarge:
+    def too_large(self, name: str, largest: int) -> TooLargeError:
         """What to say of an upload beyond the limit."""
-        return TooLarge(
+        return TooLargeError(
             f"{safe_name(name)} is larger than {largest / 1e6:,.0f} MB, the most this studio takes. Start it with a "
             f"larger --max-upload, or put the file into its folder yourself: {self.files_folder.resolve()}."
         )
@@ -191,7 +199,7 @@ class Project:
         for path in self.jobs_folder.iterdir():
             if path.name == id and (path / "job.json").is_file():
                 return self.read(path)
-        raise NotThere(f"There is no job {id[:40]!r} here.")
+        raise NotThereError(f"There is no job {id[:40]!r} here.")
 
     def read(self, folder: Path) -> Job:
         """A job from its folder; one whose file is damaged is shown as failed."""
@@ -225,20 +233,22 @@ class Project:
         self.file(job.order.file)
         with self.guard:
             if self.job(id).state not in (FAILED, INTERRUPTED):
-                raise Busy(f"This job is {job.state}; only one that failed or was interrupted can be started again.")
+                raise BusyError(
+                    f"This job is {job.state}; only one that failed or was interrupted can be started again."
+                )
             self.check_free()
             return self.launch(Job(job.id, job.order))
 
     def check_free(self) -> None:
         """Only one policy is learned at a time: two would only slow each other down."""
         if self.running:
-            raise Busy("A policy is being learned. Wait until it is done, or stop it.")
+            raise BusyError("A policy is being learned. Wait until it is done, or stop it.")
 
     def cancel(self, id: str) -> Job:
         """Stop a job that is under way."""
         job = self.job(id)
         if id not in self.running:
-            raise Busy(f"This job is {job.state}, so there is nothing to stop.")
+            raise BusyError(f"This job is {job.state}, so there is nothing to stop.")
         self.stop(id, "Stopped on request.")
         return self.job(id)
 

@@ -1,18 +1,18 @@
 """The studio: from a table to a policy in the browser. Local only.
 
-    route                           what
-    GET  /studio                    the page
-    GET  /studio/options            methods, the folder, the largest upload
-    POST /studio/files?name=        upload: the file is the body
-    GET  /studio/files[/NAME]       files; the columns of one, with a guess of their roles
-    POST /studio/check              what `ponn check` says
-    POST /studio/jobs               start to learn; GET lists all jobs
-    GET  /studio/jobs/ID            one job; POST .../restart, .../cancel
-    GET  /studio/jobs/ID/report     and .../policy to download, .../about and POST .../recommend, .../score to try it
+route                           what
+GET  /studio                    the page
+GET  /studio/options            methods, the folder, the largest upload
+POST /studio/files?name=        upload: the file is the body
+GET  /studio/files[/NAME]       files; the columns of one, with a guess of their roles
+POST /studio/check              what `ponn check` says
+POST /studio/jobs               start to learn; GET lists all jobs
+GET  /studio/jobs/ID            one job; POST .../restart, .../cancel
+GET  /studio/jobs/ID/report     and .../policy to download, .../about and POST .../recommend, .../score to try it
 """
 
 import json
-import tempfile
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -23,29 +23,16 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
-from fastapi.staticfiles import StaticFiles
+from starlette.routing import Route
+from starlette.types import Scope
 
-from ponn.advice import Adviser, load_adviser, read_ask
-from ponn.errors import PonnError
 from ponn.guesses import column_lines, guess_roles
-from ponn.project import DONE, Busy, Columns, NotThere, Order, Project, TooLarge
-from ponn.scoring import write_recommendations
+from ponn.project import DONE, Columns, NotThereError, Order, Project
+from ponn.serve import LOOPBACK, PAGE, JsonRoute, Options, Service, bound_socket, create_app
 from ponn.settings import DEFAULT_METHOD, METHODS
 from ponn.table import read_table
 
-PAGE = Path(__file__).parent / "page"
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
-STATUS = {NotThere: 404, Busy: 409, TooLarge: 413}
-LARGEST_ASK = 1_000_000  # bytes of a request other than an upload
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
+LARGEST_ASK = 1 << 20  # bytes of a request that is no upload
 # A report is one file with its scripts inside. It may run them, but knows nothing of the studio and reaches nobody.
 REPORT_HEADERS = {
     "Content-Security-Policy": (
@@ -53,23 +40,32 @@ REPORT_HEADERS = {
         "style-src 'unsafe-inline'; img-src data:; font-src data:; frame-ancestors 'self'"
     )
 }
-
 Next = Callable[[Request], Awaitable[Response]]
 
 
+def run_studio(folder: Path, port: int, largest: int, tell: Callable[[str], None] = print) -> None:
+    """Run the studio on this machine until a signal says stop; what is being learned then is shown as interrupted.
+
+    port: 0 takes a free one. largest: bytes of an upload. tell: is told the URL.
+    """
+    import uvicorn
+
+    project, listening = Project(folder), bound_socket("127.0.0.1", port)
+    tell(f"http://127.0.0.1:{listening.getsockname()[1]}/studio")
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when it has stopped in order
+        signal.signal(number, lambda *_: None)
+    config = uvicorn.Config(
+        studio_app(project, largest), log_level="warning", access_log=False, timeout_graceful_shutdown=5
+    )
+    uvicorn.Server(config).run([listening])
+
+
 def studio_app(project: Project, largest: int) -> FastAPI:
-    """The studio over a project folder; uploads may have `largest` bytes."""
-
-    @asynccontextmanager
-    async def life(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        project.close()
-
-    app = FastAPI(title="ponn studio", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
+    """The server's application without a policy of its own, with the studio's routes."""
+    app = create_app(Options(policy=None, hosts=frozenset(LOOPBACK), access_log=False))
+    app.router.lifespan_context = closing(project, app.router.lifespan_context)
     app.middleware("http")(guarded)
-    app.exception_handler(PonnError)(told)
     app.exception_handler(RequestValidationError)(told_invalid)
-    app.mount("/static", StaticFiles(directory=PAGE))
     add_pages(app)
     add_files(app, project, largest)
     add_jobs(app, project)
@@ -77,34 +73,33 @@ def studio_app(project: Project, largest: int) -> FastAPI:
     return app
 
 
+def closing(project: Project, life: Any) -> Any:
+    """The application's life, at whose end the project is closed."""
+
+    @asynccontextmanager
+    async def whole_life(app: FastAPI) -> AsyncIterator[None]:
+        async with life(app):
+            yield
+        project.close()
+
+    return whole_life
+
+
 # Who may ask, and what they are told ---------------------------------------------------------------------
 
 
 async def guarded(request: Request, answer: Next) -> Response:
-    """Only this machine's own pages may ask: another name for this address, or another site's page, is refused."""
-    refusal = outsider(request)
-    found = JSONResponse({"error": refusal}, 403) if refusal else await answer(request)
-    for name, value in HEADERS.items():
-        found.headers.setdefault(name, value)
-    return found
-
-
-def outsider(request: Request) -> str:
-    """Why a request does not come from this machine's own page; empty if it does."""
-    host = request.headers.get("host", "")
-    if host.rpartition(":")[0] not in LOCAL and host not in LOCAL:
-        return f"The studio answers only under {' or '.join(LOCAL[:2])}, not under {host[:100]!r}."
+    """Only the studio's own page may change something: a page of another site is refused."""
     if request.method in ("GET", "HEAD"):
-        return ""
-    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
+        return await answer(request)
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site", "same-origin")
     if origin not in (None, f"http://{host}") or site not in ("same-origin", "none"):
-        return "Another site's page asked for this, so it was refused."
-    return ""
-
-
-async def told(request: Request, error: Exception) -> JSONResponse:
-    """A user's mistake in words."""
-    return JSONResponse({"error": str(error)}, STATUS.get(type(error), 400))
+        return JSONResponse({"error": "A page of another site asked for this, so it was refused."}, 403)
+    long = request.headers.get("content-length", "0")
+    if request.url.path in ("/studio/check", "/studio/jobs") and not (long.isdigit() and int(long) <= LARGEST_ASK):
+        return JSONResponse({"error": f"The request is larger than {LARGEST_ASK:,} bytes."}, 413)
+    return await answer(request)
 
 
 async def told_invalid(request: Request, error: Exception) -> JSONResponse:
@@ -117,21 +112,21 @@ async def told_invalid(request: Request, error: Exception) -> JSONResponse:
 
 def plain(value: Any) -> Response:
     """An answer in JSON; numbers that JSON has no word for are null."""
-    sound = json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
-    return JSONResponse(sound)
+    return JSONResponse(json.loads(json.dumps(value, default=str), parse_constant=lambda _: None))
 
 
 # Routes --------------------------------------------------------------------------------------------------
 
 
 def add_pages(app: FastAPI) -> None:
-    """The page itself."""
+    """The page itself, also at the address that a policy's page has."""
 
-    @app.get("/")
-    def start() -> Response:
+    async def to_studio(_: Request) -> Response:
         return RedirectResponse("/studio")
 
-    @app.get("/studio")
+    app.router.routes.insert(0, Route("/", to_studio))
+
+    @app.get("/studio", include_in_schema=False)
     def page() -> Response:
         return FileResponse(PAGE / "studio.html")
 
@@ -200,31 +195,35 @@ def add_jobs(app: FastAPI, project: Project) -> None:
 
     @app.get("/studio/jobs/{id}/policy")
     def policy(id: str) -> Response:
-        path = made(project, id, "policy.ponn")
-        return FileResponse(path, media_type="application/octet-stream", filename=f"{stem(project, id)}.ponn")
+        name = project.job(id).order.file.partition(".")[0] + ".ponn"
+        return FileResponse(made(project, id, "policy.ponn"), media_type="application/octet-stream", filename=name)
 
 
 def add_trials(app: FastAPI, project: Project) -> None:
-    """Trying a policy that was learned."""
+    """Trying a policy that was learned: what the server does for its policy, for that of a job."""
+
+    def service(id: str) -> Service:
+        return service_of(made(project, id, "policy.ponn"))
+
+    async def recommend(scope: Scope, body: bytes) -> bytes:
+        return await service(scope["path_params"]["id"]).recommend(scope, body)
+
+    asking = JsonRoute(recommend, app.state.service.options)
+    app.router.routes.append(Route("/studio/jobs/{id}/recommend", asking, methods=["POST"]))
 
     @app.get("/studio/jobs/{id}/about")
-    def about(id: str) -> Response:
-        return plain(adviser(made(project, id, "policy.ponn")).about)
-
-    @app.post("/studio/jobs/{id}/recommend")
-    async def recommend(id: str, request: Request) -> Response:
-        asked = read_ask(await sent_json(request))
-        found = adviser(made(project, id, "policy.ponn"))
-        return plain({"policy": found.digest, "recommendations": found.advise(asked).recommendations})
+    async def about(id: str, request: Request) -> Response:
+        return await service(id).policy(request)
 
     @app.post("/studio/jobs/{id}/score")
     async def score(id: str, request: Request) -> Response:
-        policy = adviser(made(project, id, "policy.ponn")).policy
-        with tempfile.TemporaryDirectory() as folder:
-            rows, advice = Path(folder, "rows.csv"), Path(folder, "advice.csv")
-            rows.write_bytes(await request.body())
-            write_recommendations(policy, rows, advice)
-            return Response(advice.read_bytes(), media_type="text/csv")
+        return await service(id).score(request)
+
+
+@lru_cache(maxsize=8)
+def service_of(policy: Path) -> Service:
+    """What answers for a policy. That of a finished job never changes."""
+    return Service(Options(policy, access_log=False))
 
 
 def made(project: Project, id: str, name: str) -> Path:
@@ -232,29 +231,5 @@ def made(project: Project, id: str, name: str) -> Path:
     job = project.job(id)
     path = project.folder(job) / name
     if job.state != DONE or not path.is_file():
-        raise NotThere(f"This job has no {name}: it is {job.state}.")
+        raise NotThereError(f"This job has no {name}: it is {job.state}.")
     return path
-
-
-def stem(project: Project, id: str) -> str:
-    """A name for a job's policy: the file it was learned from."""
-    return project.job(id).order.file.partition(".")[0]
-
-
-@lru_cache(maxsize=8)
-def adviser(path: Path) -> Adviser:
-    """The policy of a finished job, which never changes."""
-    return load_adviser(path)
-
-
-async def sent_json(request: Request) -> Any:
-    """The body of a request as JSON."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST_ASK:
-            raise TooLarge(f"The request is larger than {LARGEST_ASK:,} bytes.")
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise PonnError(f"The request is not JSON: {error}.") from error

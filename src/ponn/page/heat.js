@@ -37,13 +37,21 @@ function heatCell(line, most) {
   const told = `${show(line.action)}, ${plain(line.feature)}: ${show(line.relevance)}${line.selected ? ", looked at" : ""}`;
   const cell = make(
     "td",
-    { title: told, class: strength > 0.5 ? "dark" : null },
+    { title: told },
     make("span", { class: "dot", "aria-hidden": "true" }, line.selected ? "●" : ""),
     make("span", { class: "number" }, show(line.relevance)),
     line.selected ? unseen("looked at") : null,
   );
-  cell.style.backgroundColor = `rgb(${LIGHT.map((from, at) => Math.round(from + (DARK[at] - from) * strength)).join(" ")})`;
+  const ground = LIGHT.map((from, at) => Math.round(from + (DARK[at] - from) * strength));
+  cell.style.backgroundColor = `rgb(${ground.join(" ")})`;
+  cell.style.color = luminance(ground) > 0.179 ? "#000" : "#fff"; // whichever stands out more: at least 4.5 to 1
   return cell;
+}
+
+/** How bright a colour is, by the rule of the accessibility guidelines. */
+function luminance(colour) {
+  const [red, green, blue] = colour.map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
 
 function controls(table, rows) {

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { facts, verdict } from "./about.js";
-import { make, plain, put, show } from "./dom.js";
+import { make, plain, put } from "./dom.js";
 import { drawHeatMap } from "./heat.js";
 import { mountScore } from "./score.js";
 import { mountTrial } from "./trial.js";
@@ -114,8 +114,9 @@ export class JobView {
 }
 
 function heading(job) {
-  const { action, reward } = job.order.columns;
-  return [make("h1", {}, `Which ${plain(action)} for the best ${plain(reward)}?`), make("p", { class: "lead" }, `Learned from ${job.order.file}, seed ${show(job.order.seed)}.`)];
+  const { action, reward, minimize } = job.order.columns;
+  const aim = `${minimize ? "as little" : "as much"} “${plain(reward)}” as possible`;
+  return [make("h1", {}, `Which ${plain(action)} for each case?`), make("p", { class: "lead" }, `Learned from ${job.order.file}, to get ${aim}.`)];
 }
 
 function card(title, ...parts) {

@@ -34,14 +34,14 @@ class Trial {
         askSoon();
       },
     });
-    this.load((about.examples ?? [])[0] ?? usualCase(about));
+    this.load(casesOf(about)[0][1]);
   }
 
   /** Buttons that fill the form. */
   starts(about) {
     const order = strongestRelevance(about);
     const telling = [...about.features].sort((one, two) => order(two.name) - order(one.name)).slice(0, 3);
-    const cases = [...(about.examples ?? []).map((row, at) => [`Example ${at + 1}`, row]), ["A usual case", usualCase(about)]];
+    const cases = casesOf(about);
     const buttons = cases.map(([name, row]) => {
       const title = telling.map((one) => `${plain(one.name)} ${show(row[one.name] ?? null)}`).join(", ");
       return make("button", { type: "button", class: "chip", title, onclick: () => this.load(row) }, name);
@@ -102,6 +102,8 @@ function unusedFeatures(about) {
   return new Set(used.size ? about.features.map((one) => one.name).filter((name) => !used.has(name)) : []);
 }
 
-function usualCase(about) {
-  return Object.fromEntries(about.features.map((one) => [one.name, one.usual ?? null]));
+/** Cases to start from, with their names; a policy without examples has its usual values. */
+function casesOf(about) {
+  const usual = Object.fromEntries(about.features.map((one) => [one.name, one.usual ?? null]));
+  return about.examples?.length ? about.examples.map((row, at) => [`Example ${at + 1}`, row]) : [["A usual case", usual]];
 }

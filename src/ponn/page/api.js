@@ -80,8 +80,8 @@ function tokenDialog(again) {
       make(
         "form",
         {
-          method: "dialog",
-          onsubmit: () => {
+          onsubmit: (event) => {
+            event.preventDefault();
             sessionStorage.setItem(TOKEN, field.value.trim());
             dialog.remove();
             resolve();

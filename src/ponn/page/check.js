@@ -30,9 +30,10 @@ function actions(found, roles) {
       make("td", { class: "share" }, weighs === undefined ? "" : show(Math.round(weighs))),
     );
   });
-  const heads = ["What was done", "", "Cases", `Mean ${plain(roles.reward)}`, "Worth as many even-handed cases"];
+  const heads = ["What was done", "", "Cases", `Mean ${plain(roles.reward)}`, "Counts as"];
   const table = make("table", { class: "plain" }, make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)))), make("tbody", {}, ...rows));
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Actions" }, table);
+  const hint = make("p", { class: "hint" }, "The cases of an action were not chosen at random. With that evened out they count as fewer; the more, the better.");
+  return make("div", {}, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Actions" }, table), found.overlap.length ? hint : null);
 }
 
 function list(title, lines, look = "") {

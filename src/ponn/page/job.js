@@ -52,11 +52,11 @@ export class JobView {
     const stop = make("button", { type: "button", class: "button danger", onclick: () => this.act("cancel") }, "Stop");
     this.place.append(make("section", { class: "card" }, make("h2", {}, "Learning"), words, bar, clock, stop));
     while (job.state === "running" && !this.left) {
-      bar.value = shareDone(job);
+      bar.value = shareDone(job) ?? bar.value;
       if (words.textContent !== job.message) put(words, job.message);
       put(clock, `${Math.round(job.seconds)} seconds${job.total ? `, ${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}` : ""}`);
       await new Promise((resolve) => setTimeout(resolve, EVERY));
-      job = await this.look(job, words);
+      job = await this.look(job);
     }
     if (this.left) return;
     this.onend();
@@ -64,12 +64,11 @@ export class JobView {
   }
 
   /** The job as it stands now; while the studio does not answer, as it stood. */
-  async look(job, words) {
+  async look(job) {
     try {
       return await get(this.path);
     } catch (error) {
-      put(words, error.message);
-      return job;
+      return { ...job, message: error.message };
     }
   }
 
@@ -126,7 +125,7 @@ function card(title, ...parts) {
 /** How much of the whole is behind us: the step's beginning, and within it what was counted. */
 function shareDone(job) {
   const at = STEPS.findLastIndex(([words]) => job.message.startsWith(words));
-  if (at < 0) return 0;
+  if (at < 0) return null; // not known
   const [start, end] = [STEPS[at][1], STEPS[at + 1]?.[1] ?? 1];
   return start + (end - start) * (job.total ? job.done / job.total : 0);
 }

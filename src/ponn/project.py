@@ -229,13 +229,13 @@ class Project:
 
     def restart(self, id: str) -> Job:
         """Begin a job again that failed or was interrupted."""
-        job = self.job(id)
-        self.file(job.order.file)
         with self.guard:
-            if self.job(id).state not in (FAILED, INTERRUPTED):
+            job = self.job(id)
+            if job.state not in (FAILED, INTERRUPTED):
                 raise BusyError(
                     f"This job is {job.state}; only one that failed or was interrupted can be started again."
                 )
+            self.file(job.order.file)
             self.check_free()
             return self.launch(Job(job.id, job.order))
 

@@ -13,8 +13,15 @@ export function verdict(evaluation, reward) {
   if (!evaluation?.value?.policy) return null;
   const [look, words] = VERDICTS[evaluation.verdict] ?? ["open", evaluation.verdict];
   const { policy, logging } = evaluation.value;
-  const told = `On ${count(policy.n, "past case")} kept aside, following it would have brought a mean ${plain(reward.name)} of ${interval(policy)}; what was done brought ${interval(logging)}.`;
-  return make("div", { class: `verdict ${look}` }, make("p", {}, make("b", {}, words)), make("p", {}, told), doubts(policy));
+  const would = `following it would have brought a mean ${plain(reward.name)} of ${interval(policy)}`;
+  const told = `On ${count(policy.n, "past case")} kept aside, ${would}; what was done brought ${interval(logging)}.`;
+  return make(
+    "div",
+    { class: `verdict ${look}` },
+    make("p", {}, make("b", {}, words)),
+    make("p", {}, told),
+    doubts(policy),
+  );
 }
 
 function doubts({ trusted, warnings }) {
@@ -45,5 +52,9 @@ export function facts(about) {
 }
 
 function terms(lines) {
-  return make("dl", { class: "terms" }, ...lines.flatMap(([term, value]) => [make("dt", {}, term), make("dd", {}, String(value))]));
+  return make(
+    "dl",
+    { class: "terms" },
+    ...lines.flatMap(([term, value]) => [make("dt", {}, term), make("dd", {}, String(value))]),
+  );
 }

@@ -45,13 +45,13 @@ export class AnswerPanel {
   }
 
   headline(answer) {
-    const other = answer.runner_up === null ? null : make("p", { class: "next" }, "Next best: ", make("b", {}, show(answer.runner_up)));
+    const next = () => make("p", { class: "next" }, "Next best: ", make("b", {}, show(answer.runner_up)));
     return make(
       "div",
       { class: "headline" },
       make("p", { class: "kicker" }, "Recommended"),
       make("p", { class: "action" }, show(answer.action)),
-      other,
+      answer.runner_up === null ? null : next(),
       drawn(answer, this.about),
     );
   }
@@ -70,10 +70,15 @@ export class AnswerPanel {
     const action = show(answer.action);
     if (answer.supported === null || answer.supported === undefined) return null;
     if (!answer.supported) {
-      const told = `Cases like this one hardly ever got ${action}: the log cannot tell how it would do. Ask someone who knows.`;
-      return make("p", { class: "support no" }, sign("!"), told);
+      const told = `Cases like this one hardly ever got ${action}: the log cannot tell how it would do. `;
+      return make("p", { class: "support no" }, sign("!"), `${told}Ask someone who knows.`);
     }
-    return make("p", { class: "support yes" }, sign("✓"), `Cases like this one got ${action} often enough for the log to tell.`);
+    return make(
+      "p",
+      { class: "support yes" },
+      sign("✓"),
+      `Cases like this one got ${action} often enough for the log to tell.`,
+    );
   }
 
   outlook(answer) {
@@ -95,7 +100,7 @@ export class AnswerPanel {
         make("span", { class: "hint" }, ` ${minimize ? "less" : "more"} is better`),
       ),
       range ? scale(range, expected, known ? [low, high] : null, practice) : null,
-      practice === null ? null : make("p", { class: "hint key" }, make("i", { class: "mark" }), ` the mean of all cases today, ${show(practice)}`),
+      practice === null ? null : keyTo(` the mean of all cases today, ${show(practice)}`),
     );
   }
 
@@ -110,15 +115,19 @@ export class AnswerPanel {
       make(
         "ul",
         { class: "bars" },
-        ...bars.map(([action, share]) => bar(action, share, before?.probabilities?.[action], action === String(answer.action))),
+        ...bars.map(
+          ([action, share]) => bar(action, share, before?.probabilities?.[action], action === String(answer.action)),
+        ),
       ),
-      before ? make("p", { class: "hint key" }, make("i", { class: "mark" }), " before your changes") : null,
+      before ? keyTo(" before your changes") : null,
     );
   }
 
   sentence(answer) {
     const parts = [`Recommended: ${show(answer.action)}, ${percent(answer.probability)}.`];
-    if (Number.isFinite(answer.expected_reward)) parts.push(`Expected ${plain(this.about.reward.name)} ${show(answer.expected_reward)}.`);
+    if (Number.isFinite(answer.expected_reward)) {
+      parts.push(`Expected ${plain(this.about.reward.name)} ${show(answer.expected_reward)}.`);
+    }
     if (answer.supported === false) parts.push("The log cannot tell: such cases hardly ever got it.");
     return parts.join(" ");
   }
@@ -133,8 +142,13 @@ export class AnswerPanel {
 /** Where the server draws actions instead of taking the best, say so. */
 function drawn(answer, about) {
   if (!about.mode || about.mode.serve === "best") return null;
-  const told = `This server tries actions out to keep learning: this one was drawn with a chance of ${percent(answer.served)}.`;
-  return make("p", { class: "hint" }, told);
+  const told = "This server tries actions out to keep learning: this one was drawn with a chance of";
+  return make("p", { class: "hint" }, `${told} ${percent(answer.served)}.`);
+}
+
+/** What the upright marks stand for. */
+function keyTo(text) {
+  return make("p", { class: "hint key" }, make("i", { class: "mark" }), text);
 }
 
 function sign(text) {
@@ -156,14 +170,22 @@ function bar(action, share, before, chosen) {
     mark.style.left = `${100 * before}%`;
     track.append(mark);
   }
-  return make("li", { class: chosen ? "chosen" : null }, make("span", { class: "name" }, action), track, make("span", { class: "share" }, percent(share)));
+  return make(
+    "li",
+    { class: chosen ? "chosen" : null },
+    make("span", { class: "name" }, action),
+    track,
+    make("span", { class: "share" }, percent(share)),
+  );
 }
 
 /** A line over the reward's range with the expected value, its interval and today's mean. */
 function scale([low, high], value, interval, practice) {
   const at = (x) => 10 + 380 * Math.min(Math.max((x - low) / (high - low || 1), 0), 1);
   const told = `On a scale from ${show(low)} to ${show(high)}: ${show(value)}`;
-  const ends = [low, high].map((end) => shape("text", { x: at(end), y: 46, "text-anchor": end === low ? "start" : "end" }, show(end)));
+  const ends = [low, high].map(
+    (end) => shape("text", { x: at(end), y: 46, "text-anchor": end === low ? "start" : "end" }, show(end)),
+  );
   return shape(
     "svg",
     { viewBox: "0 0 400 50", class: "scale", role: "img", "aria-label": told },
@@ -200,19 +222,32 @@ function reason({ feature, value, usual, effect }, most, action) {
   const points = Math.round(100 * effect);
   const length = make("span", { class: effect < 0 ? "length less" : "length" });
   length.style.width = `${(50 * Math.abs(effect)) / (most || 1)}%`;
-  const words = `${effect < 0 ? "speaks against" : "speaks for"} ${show(action)}: ${points > 0 ? "+" : "−"}${Math.abs(points)} points`;
+  const change = `${points > 0 ? "+" : "−"}${Math.abs(points)}`;
+  const words = `${effect < 0 ? "speaks against" : "speaks for"} ${show(action)}: ${change} points`;
   return make(
     "li",
     {},
-    make("span", { class: "name" }, `${plain(feature)}: `, make("b", {}, show(value)), make("span", { class: "hint" }, ` usually ${show(usual)}`)),
+    make(
+      "span",
+      { class: "name" },
+      `${plain(feature)}: `,
+      make("b", {}, show(value)),
+      make("span", { class: "hint" }, ` usually ${show(usual)}`),
+    ),
     make("span", { class: "track middle", "aria-hidden": "true", title: words }, length),
-    make("span", { class: "share" }, make("span", { "aria-hidden": "true" }, `${points > 0 ? "+" : "−"}${Math.abs(points)}`), unseen(words)),
+    make(
+      "span",
+      { class: "share" },
+      make("span", { "aria-hidden": "true" }, change),
+      unseen(words),
+    ),
   );
 }
 
 function similar(found, action) {
   if (!found || !found.rows) return null;
-  return make("p", {}, `Of the ${count(found.rows, "past case")} most like this one, ${found.took_action.toLocaleString("en")} got ${show(action)}.`);
+  const took = `${found.took_action.toLocaleString("en")} got ${show(action)}`;
+  return make("p", {}, `Of the ${count(found.rows, "past case")} most like this one, ${took}.`);
 }
 
 function runnerUp(other) {
@@ -223,5 +258,10 @@ function runnerUp(other) {
 
 function notesOf(answer) {
   if (!answer.notes?.length) return null;
-  return make("section", { class: "notes" }, make("h3", {}, "Worth knowing"), make("ul", {}, ...answer.notes.map((one) => make("li", {}, one))));
+  return make(
+    "section",
+    { class: "notes" },
+    make("h3", {}, "Worth knowing"),
+    make("ul", {}, ...answer.notes.map((one) => make("li", {}, one))),
+  );
 }

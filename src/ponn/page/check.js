@@ -4,7 +4,14 @@ import { count, make, percent, plain, put, show } from "./dom.js";
 
 /** Draw the answer into a place. */
 export function drawCheck(place, found, roles) {
-  put(place, answer(found), actions(found, roles), list("Worth a look", found.suspicious, "warns"), list("What reading changed", found.notes), features(found));
+  put(
+    place,
+    answer(found),
+    actions(found, roles),
+    list("Worth a look", found.suspicious, "warns"),
+    list("What reading changed", found.notes),
+    features(found),
+  );
 }
 
 function answer(found) {
@@ -31,20 +38,51 @@ function actions(found, roles) {
     );
   });
   const heads = ["What was done", "", "Cases", `Mean ${plain(roles.reward)}`, "Counts as"];
-  const table = make("table", { class: "plain" }, make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)))), make("tbody", {}, ...rows));
-  const hint = make("p", { class: "hint" }, "The cases of an action were not chosen at random. With that evened out they count as fewer; the more, the better.");
-  return make("div", {}, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Actions" }, table), found.overlap.length ? hint : null);
+  const table = make(
+    "table",
+    { class: "plain" },
+    make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)))),
+    make("tbody", {}, ...rows),
+  );
+  const hint = make(
+    "p",
+    { class: "hint" },
+    "The cases of an action were not chosen at random. With that evened out they count as fewer; the more, the better.",
+  );
+  return make(
+    "div",
+    {},
+    make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Actions" }, table),
+    found.overlap.length ? hint : null,
+  );
 }
 
 function list(title, lines, look = "") {
   if (!lines.length) return null;
-  return make("section", {}, make("h3", {}, title), make("ul", { class: look }, ...lines.map((one) => make("li", {}, one))));
+  return make(
+    "section",
+    {},
+    make("h3", {}, title),
+    make("ul", { class: look }, ...lines.map((one) => make("li", {}, one))),
+  );
 }
 
 function features(found) {
   const rows = found.features.map((one) =>
-    make("tr", {}, make("th", { scope: "row" }, plain(one.name)), make("td", {}, one.kind), make("td", {}, one.values), make("td", {}, one.missing ? `${one.missing.toLocaleString("en")} missing` : "")),
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, plain(one.name)),
+      make("td", {}, one.kind),
+      make("td", {}, one.values),
+      make("td", {}, one.missing ? `${one.missing.toLocaleString("en")} missing` : ""),
+    ),
   );
   const table = make("table", { class: "plain" }, make("tbody", {}, ...rows));
-  return make("details", { class: "more" }, make("summary", {}, count(found.features.length, "fact about each case", "facts about each case")), table);
+  return make(
+    "details",
+    { class: "more" },
+    make("summary", {}, count(found.features.length, "fact about each case", "facts about each case")),
+    table,
+  );
 }

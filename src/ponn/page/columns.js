@@ -27,14 +27,24 @@ export class ColumnsForm {
     put(
       place,
       main,
-      make("p", { class: "controls" }, this.less, make("label", { for: this.less.id }, "A small outcome is good (cost, days in hospital, death)")),
+      make(
+        "p",
+        { class: "controls" },
+        this.less,
+        make("label", { for: this.less.id }, "A small outcome is good (cost, days in hospital, death)"),
+      ),
       make(
         "details",
         { class: "more" },
         make("summary", {}, "Which columns count as facts, and rarer roles"),
         this.table(onchange),
         make("div", { class: "fields two" }, ...others),
-        make("p", { class: "controls" }, this.drop, make("label", { for: this.drop.id }, "Leave out rows without action or outcome")),
+        make(
+          "p",
+          { class: "controls" },
+          this.drop,
+          make("label", { for: this.drop.id }, "Leave out rows without action or outcome"),
+        ),
       ),
     );
     this.reflect();
@@ -42,8 +52,14 @@ export class ColumnsForm {
 
   choice(role, words, guess, onchange) {
     const id = newId(role);
-    const options = this.file.columns.map((one) => make("option", { value: one.name, selected: one.name === guess }, describe(one)));
-    const none = make("option", { value: NONE, selected: guess === null || guess === undefined }, role === "action" || role === "reward" ? "choose a column" : "none");
+    const options = this.file.columns.map(
+      (one) => make("option", { value: one.name, selected: one.name === guess }, describe(one)),
+    );
+    const none = make(
+      "option",
+      { value: NONE, selected: guess === null || guess === undefined },
+      role === "action" || role === "reward" ? "choose a column" : "none",
+    );
     const changed = () => {
       this.reflect();
       onchange();
@@ -61,11 +77,32 @@ export class ColumnsForm {
       const note = make("span", { class: "hint" });
       this.ticks.set(one.name, { tick, note });
       const missing = one.missing ? `${one.missing.toLocaleString("en")} missing` : "";
-      return make("tr", {}, make("td", {}, tick), make("td", {}, make("label", { for: id }, one.name), " ", note), make("td", {}, one.kind || "cannot be used"), make("td", {}, one.examples.join(", ")), make("td", {}, missing));
+      return make(
+        "tr",
+        {},
+        make("td", {}, tick),
+        make("td", {}, make("label", { for: id }, one.name), " ", note),
+        make("td", {}, one.kind || "cannot be used"),
+        make("td", {}, one.examples.join(", ")),
+        make("td", {}, missing),
+      );
     });
     const head = ["Fact", "Column", "Kind", "Such as", ""].map((text) => make("th", { scope: "col" }, text));
-    const hint = make("p", { class: "hint" }, "Take the tick away from everything that was not known before the decision.");
-    return make("div", {}, hint, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Columns" }, make("table", { class: "plain" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows))));
+    const hint = make(
+      "p",
+      { class: "hint" },
+      "Take the tick away from everything that was not known before the decision.",
+    );
+    return make(
+      "div",
+      {},
+      hint,
+      make(
+        "div",
+        { class: "scroll", tabindex: "0", role: "region", "aria-label": "Columns" },
+        make("table", { class: "plain" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)),
+      ),
+    );
   }
 
   /** A column with a role is no fact. */
@@ -79,15 +116,18 @@ export class ColumnsForm {
 
   /** Why one cannot go on yet; null if one can. */
   get problem() {
-    const { action, reward } = this.selects;
-    if (action.value === NONE || reward.value === NONE) return "Say above which column holds the action and which the outcome.";
     const used = Object.values(this.selects).map((select) => select.value).filter((value) => value !== NONE);
-    return new Set(used).size < used.length ? "One column has two roles above: give each role a column of its own." : null;
+    if (this.selects.action.value === NONE || this.selects.reward.value === NONE) {
+      return "Say above which column holds the action and which the outcome.";
+    }
+    return new Set(used).size < used.length ? "One column has two roles: give each role a column of its own." : null;
   }
 
   /** The roles as the server takes them. */
   get roles() {
-    const named = Object.fromEntries(Object.entries(this.selects).map(([role, select]) => [role, select.value === NONE ? null : select.value]));
+    const named = Object.fromEntries(
+      Object.entries(this.selects).map(([role, select]) => [role, select.value === NONE ? null : select.value]),
+    );
     const ignore = [...this.ticks].filter(([, { tick }]) => !tick.checked && !tick.disabled).map(([name]) => name);
     return { ...named, ignore, minimize: this.less.checked, drop_missing: this.drop.checked };
   }
@@ -95,5 +135,6 @@ export class ColumnsForm {
 
 function describe(column) {
   const values = column.examples.join(", ");
-  return values ? `${plain(column.name)} (${values.length > 40 ? `${values.slice(0, 40)} ...` : values})` : plain(column.name);
+  const short = values.length > 40 ? `${values.slice(0, 40)} ...` : values;
+  return values ? `${plain(column.name)} (${short})` : plain(column.name);
 }

@@ -47,8 +47,8 @@ export class CaseForm {
 }
 
 function makeField(feature, onchange) {
-  if (feature.levels && feature.kind !== "number") return choiceField(feature, onchange);
-  return feature.kind === "boolean" ? choiceField({ ...feature, levels: [true, false] }, onchange) : numberField(feature, onchange);
+  if (feature.kind === "boolean") return choiceField({ ...feature, levels: [true, false] }, onchange);
+  return feature.kind === "category" ? choiceField(feature, onchange) : numberField(feature, onchange);
 }
 
 /** What every field has: a label, a place for a complaint. */
@@ -99,9 +99,7 @@ function numberField(feature, onchange) {
     "aria-describedby": `${id}-hint ${id}-problem`,
   });
   const slides = !isDate && Number.isFinite(low) && Number.isFinite(high) && high > low;
-  const slider = slides
-    ? make("input", { type: "range", min: low, max: high, step: stepOf(feature), "aria-label": `${plain(feature.name)}, slider` })
-    : null;
+  const slider = slides ? makeSlider(feature) : null;
   const hint = make("span", { class: "hint", id: `${id}-hint` });
   const reflect = () => {
     const value = Number(box.value);
@@ -121,19 +119,27 @@ function numberField(feature, onchange) {
     reflect();
     onchange();
   });
-  const ends = slides ? make("span", { class: "ends", "aria-hidden": "true" }, make("span", {}, show(low)), make("span", {}, show(high))) : null;
   const set = (value) => {
     box.value = value ?? "";
     if (slider) slider.value = value ?? feature.usual ?? (low + high) / 2;
     reflect();
   };
   const get = () => (box.value === "" ? null : isDate ? box.value : Number(box.value));
-  const framed = frame(feature, id, make("div", { class: "number" }, box, hint), slider, ends);
+  const framed = frame(feature, id, make("div", { class: "number" }, box, hint), slider, slides ? ends(low, high) : null);
   const valid = () => {
     framed.complain(box.validity.badInput ? "This is not a number." : "");
     return !box.validity.badInput;
   };
   return { ...framed, get, set, valid };
+}
+
+function makeSlider(feature) {
+  const name = `${plain(feature.name)}, slider`;
+  return make("input", { type: "range", min: feature.low, max: feature.high, step: stepOf(feature), "aria-label": name });
+}
+
+function ends(low, high) {
+  return make("span", { class: "ends", "aria-hidden": "true" }, make("span", {}, show(low)), make("span", {}, show(high)));
 }
 
 /** Whole steps where the column holds whole numbers, else a round step near a hundredth of the range. */

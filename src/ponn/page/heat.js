@@ -17,10 +17,23 @@ export function drawHeatMap(place, about) {
   const strongest = (name) => Math.max(...about.actions.map((action) => lines.get(key(action, name))?.relevance ?? 0));
   names.sort((one, two) => strongest(two) - strongest(one));
   const rows = names.map((name, at) => heatRow(name, about.actions, lines, most, at >= FIRST));
-  const head = make("tr", {}, make("td", {}), ...about.actions.map((action) => make("th", { scope: "col" }, make("span", {}, show(action)))));
-  const legend = make("p", { class: "hint" }, "The darker, the more a fact tells about how an action turns out. A dot: the policy looks at it.");
+  const head = make(
+    "tr",
+    {},
+    make("td", {}),
+    ...about.actions.map((action) => make("th", { scope: "col" }, make("span", {}, show(action)))),
+  );
+  const legend = make(
+    "p",
+    { class: "hint" },
+    "The darker, the more a fact tells about how an action turns out. A dot: the policy looks at it.",
+  );
   const table = make("table", { class: "heat" }, make("thead", {}, head), make("tbody", {}, ...rows));
-  const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Relevance of each fact for each action" }, table);
+  const scroll = make(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": "Relevance of each fact for each action" },
+    table,
+  );
   put(place, legend, scroll, controls(table, rows));
 }
 
@@ -34,7 +47,8 @@ function heatRow(name, actions, lines, most, hidden) {
 function heatCell(line, most) {
   if (!line) return make("td", {});
   const strength = Math.sqrt(Math.max(line.relevance, 0) / most); // the root keeps small values apart
-  const told = `${show(line.action)}, ${plain(line.feature)}: ${show(line.relevance)}${line.selected ? ", looked at" : ""}`;
+  const place = `${show(line.action)}, ${plain(line.feature)}`;
+  const told = `${place}: ${show(line.relevance)}${line.selected ? ", looked at" : ""}`;
   const cell = make(
     "td",
     { title: told },
@@ -50,13 +64,25 @@ function heatCell(line, most) {
 
 /** How bright a colour is, by the rule of the accessibility guidelines. */
 function luminance(colour) {
-  const [red, green, blue] = colour.map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+  const [red, green, blue] = colour.map(
+    (part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4),
+  );
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }
 
 function controls(table, rows) {
   const id = newId("numbers");
   const box = make("input", { type: "checkbox", id, onchange: () => table.classList.toggle("numbers", box.checked) });
-  const all = make("button", { type: "button", class: "button", onclick: () => { for (const row of rows) row.hidden = false; all.remove(); } }, `Show all ${rows.length} facts`);
-  return make("p", { class: "controls" }, box, make("label", { for: id }, "Show the numbers"), rows.length > FIRST ? all : null);
+  const showAll = () => {
+    for (const row of rows) row.hidden = false;
+    all.remove();
+  };
+  const all = make("button", { type: "button", class: "button", onclick: showAll }, `Show all ${rows.length} facts`);
+  return make(
+    "p",
+    { class: "controls" },
+    box,
+    make("label", { for: id }, "Show the numbers"),
+    rows.length > FIRST ? all : null,
+  );
 }

@@ -17,48 +17,55 @@ const STEPS = [
   ["Valuing", 0.8],
 ];
 
+const STATES = { running: "being learned", failed: "failed", interrupted: "interrupted" };
+const VERDICTS = { better: "better than current practice", "not better": "not better than current practice" };
+
 /** How a job stands, in words. */
 export function stateWords(job) {
-  const words = { running: "being learned", failed: "failed", interrupted: "interrupted" };
-  return words[job.state] ?? { better: "better than current practice", "not better": "not better than current practice" }[job.result?.verdict] ?? "not enough evidence";
+  return STATES[job.state] ?? VERDICTS[job.result?.verdict] ?? "not enough evidence";
 }
 
 /** The view of a job. `onend` is called when it ends. */
 export class JobView {
   constructor(place, id, onend) {
-    Object.assign(this, { place, path: `/studio/jobs/${id}`, onend, left: false });
+    Object.assign(this, { place, path: `/studio/jobs/${id}`, onend });
+    this.turn = 0; // counts how often the view was drawn; who began in an earlier turn draws no more
   }
 
   /** Nobody looks any more. */
   leave() {
-    this.left = true;
+    this.turn += 1;
     put(this.place);
   }
 
   /** Show the job, and its progress until it ends. */
   async follow() {
+    const turn = ++this.turn;
     const job = await get(this.path);
-    if (this.left) return;
+    const about = job.state === "done" ? await get(`${this.path}/about`) : null;
+    if (this.turn !== turn) return;
     put(this.place, ...heading(job));
-    if (job.state === "running") await this.watch(job);
-    else if (job.state === "done") await this.showPolicy(job);
+    this.place.querySelector("h1").focus();
+    if (about) this.showPolicy(job, about);
+    else if (job.state === "running") await this.watch(job, turn);
     else this.showEnd(job);
   }
 
-  async watch(job) {
+  async watch(job, turn) {
     const bar = make("progress", { max: "1", "aria-label": "Progress" });
     const words = make("p", { role: "status", "aria-live": "polite" });
     const clock = make("p", { class: "hint" });
     const stop = make("button", { type: "button", class: "button danger", onclick: () => this.act("cancel") }, "Stop");
-    this.place.append(make("section", { class: "card" }, make("h2", {}, "Learning"), words, bar, clock, stop));
-    while (job.state === "running" && !this.left) {
+    this.place.append(card("Learning", words, bar, clock, stop));
+    while (job.state === "running") {
       bar.value = shareDone(job) ?? bar.value;
       if (words.textContent !== job.message) put(words, job.message);
-      put(clock, `${Math.round(job.seconds)} seconds${job.total ? `, ${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}` : ""}`);
+      const counted = job.total ? `, ${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}` : "";
+      put(clock, `${Math.round(job.seconds)} seconds${counted}`);
       await new Promise((resolve) => setTimeout(resolve, EVERY));
       job = await this.look(job);
+      if (this.turn !== turn) return;
     }
-    if (this.left) return;
     this.onend();
     await this.follow();
   }
@@ -74,8 +81,9 @@ export class JobView {
 
   showEnd(job) {
     const title = job.state === "failed" ? "This did not work" : "Interrupted";
-    const again = make("button", { type: "button", class: "button main", onclick: () => this.act("restart") }, "Start it again");
-    this.place.append(make("section", { class: "card" }, make("h2", {}, title), make("p", { class: "problem", role: "alert" }, job.message), again));
+    const restart = { type: "button", class: "button main", onclick: () => this.act("restart") };
+    const told = make("p", { class: "problem", role: "alert" }, job.message);
+    this.place.append(card(title, told, make("button", restart, "Start it again")));
   }
 
   async act(what) {
@@ -89,19 +97,17 @@ export class JobView {
     await this.follow();
   }
 
-  async showPolicy(job) {
-    const about = await get(`${this.path}/about`);
-    if (this.left) return;
-    const [trial, heat, score, told] = [make("div", { class: "trial" }), make("div", {}), make("div", {}), make("div", {})];
-    const download = make("a", { class: "button main", href: `${this.path}/policy`, download: true }, "Download the policy");
-    const report = job.report ? make("a", { class: "button", href: `${this.path}/report`, target: "_blank", rel: "noopener" }, "Open the report") : null;
+  showPolicy(job, about) {
+    const [heat, score, told] = [make("div"), make("div"), make("div")];
+    const trial = make("div", { class: "trial" });
+    const policy = { class: "button main", href: `${this.path}/policy`, download: true };
     this.place.append(
       verdict(about.evaluation, about.reward) ?? "",
-      make("p", { class: "buttons" }, download, report),
+      make("p", { class: "buttons" }, make("a", policy, "Download the policy"), job.report ? this.reportLink() : null),
       make("h2", {}, "Try it"),
       trial,
       card("Which facts matter for which action", heat),
-      job.report ? card("The report", make("iframe", { src: `${this.path}/report`, title: "The report", loading: "lazy", sandbox: "allow-scripts" })) : "",
+      job.report ? card("The report", this.reportFrame()) : "",
       card("Recommend for a whole file", score),
       card("About this policy", told),
     );
@@ -110,12 +116,25 @@ export class JobView {
     mountScore(score, `${this.path}/score`);
     put(told, ...facts(about));
   }
+
+  reportLink() {
+    const report = { class: "button", href: `${this.path}/report`, target: "_blank", rel: "noopener" };
+    return make("a", report, "Open the report");
+  }
+
+  reportFrame() {
+    const report = { src: `${this.path}/report`, title: "The report", loading: "lazy", sandbox: "allow-scripts" };
+    return make("iframe", report);
+  }
 }
 
 function heading(job) {
   const { action, reward, minimize } = job.order.columns;
   const aim = `${minimize ? "as little" : "as much"} “${plain(reward)}” as possible`;
-  return [make("h1", {}, `Which ${plain(action)} for each case?`), make("p", { class: "lead" }, `Learned from ${job.order.file}, to get ${aim}.`)];
+  return [
+    make("h1", { tabindex: "-1" }, `Which ${plain(action)} for each case?`),
+    make("p", { class: "lead" }, `Learned from ${job.order.file}, to get ${aim}.`),
+  ];
 }
 
 function card(title, ...parts) {

@@ -17,7 +17,8 @@ async function open() {
   const aim = about.reward.minimize ? "as little" : "as much";
   put(
     place("lead"),
-    `Learned from past cases: what was known, which ${action} was chosen, how it turned out. It aims at ${aim} “${plain(about.reward.name)}” as possible. `,
+    `Learned from past cases: what was known, which ${action} was chosen, how it turned out. `,
+    `It aims at ${aim} “${plain(about.reward.name)}” as possible. `,
     "Fill in a case, then move things and watch what changes.",
   );
   put(place("verdict"), verdict(about.evaluation, about.reward));
@@ -34,11 +35,18 @@ function showReport() {
   place("report-part").hidden = false;
   place("report-link").hidden = false;
   if (hasToken()) {
-    const fetched = async () => put(place("report"), savedAs(await (await send("report")).blob(), "report.html", "Save the report"));
+    const fetched = async () => put(
+      place("report"),
+      savedAs(await (await send("report")).blob(), "report.html", "Save the report"),
+    );
     put(place("report"), make("button", { type: "button", class: "button", onclick: fetched }, "Get the report"));
     return;
   }
-  const link = make("a", { class: "button", href: "report", target: "_blank", rel: "noopener" }, "Open the report in a tab of its own");
+  const link = make(
+    "a",
+    { class: "button", href: "report", target: "_blank", rel: "noopener" },
+    "Open the report in a tab of its own",
+  );
   const frame = make("iframe", { src: "report", title: "The report", loading: "lazy", sandbox: "allow-scripts" });
   put(place("report"), make("p", {}, link), frame);
 }

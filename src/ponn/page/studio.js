@@ -37,8 +37,22 @@ class Studio {
     const files = await get("/studio/files");
     const id = newId("upload");
     const told = make("p", { role: "status", "aria-live": "polite" });
-    const upload = make("input", { type: "file", id, accept: ".csv,.tsv,.gz,.parquet,.feather,.arrow,.jsonl", onchange: () => this.upload(upload.files[0], told) });
-    const drop = make("div", { class: "drop" }, make("label", { for: id }, "Upload a CSV or Parquet file, or drop it here"), upload, told);
+    const upload = make(
+      "input",
+      {
+        type: "file",
+        id,
+        accept: ".csv,.tsv,.gz,.parquet,.feather,.arrow,.jsonl",
+        onchange: () => this.upload(upload.files[0], told),
+      },
+    );
+    const drop = make(
+      "div",
+      { class: "drop" },
+      make("label", { for: id }, "Upload a CSV or Parquet file, or drop it here"),
+      upload,
+      told,
+    );
     drop.addEventListener("dragover", (event) => {
       event.preventDefault();
       drop.classList.add("over");
@@ -49,27 +63,44 @@ class Studio {
       drop.classList.remove("over");
       if (event.dataTransfer.files.length) this.upload(event.dataTransfer.files[0], told);
     });
-    put(place("files"), files.length ? this.choices(files) : null, drop, make("p", { class: "hint" }, `Files are kept in ${this.options.folder}.`));
+    put(
+      place("files"),
+      files.length ? this.choices(files) : null,
+      drop,
+      make("p", { class: "hint" }, `Files are kept in ${this.options.folder}.`),
+    );
   }
 
   choices(files) {
     const rows = files.map((one) => {
       const id = newId("file");
       const chosen = one.name === this.file?.name;
-      const radio = make("input", { type: "radio", name: "file", id, value: one.name, checked: chosen, onchange: () => this.choose(one.name) });
-      return make("li", {}, radio, make("label", { for: id }, one.name), make("span", { class: "hint" }, size(one.bytes)));
+      const radio = make(
+        "input",
+        { type: "radio", name: "file", id, value: one.name, checked: chosen, onchange: () => this.choose(one.name) },
+      );
+      return make(
+        "li",
+        {},
+        radio,
+        make("label", { for: id }, one.name),
+        make("span", { class: "hint" }, size(one.bytes)),
+      );
     });
     return make("fieldset", {}, make("legend", {}, "Files that are here"), make("ul", { class: "files" }, ...rows));
   }
 
   async upload(file, told) {
     if (file.size > this.options.largest) {
-      put(told, make("span", { class: "problem" }, `${file.name} has ${size(file.size)}; the most this studio takes is ${size(this.options.largest)}. Start it with a larger --max-upload, or put the file into its folder yourself.`));
+      const limit = `${file.name} has ${size(file.size)}; this studio takes ${size(this.options.largest)} at most. `;
+      const remedy = "Start it with a larger --max-upload, or put the file into its folder yourself.";
+      put(told, make("span", { class: "problem" }, limit + remedy));
       return;
     }
     put(told, `Uploading ${file.name} ...`);
     try {
-      const kept = await (await send(`/studio/files?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file })).json();
+      const path = `/studio/files?name=${encodeURIComponent(file.name)}`;
+      const kept = await (await send(path, { method: "POST", body: file })).json();
       this.file = { name: kept.name };
       await this.listFiles();
       await this.choose(kept.name);
@@ -120,7 +151,13 @@ class Studio {
 
   drawLearn() {
     const [method, tune, seed, settings] = ["method", "tune", "seed", "settings"].map(newId);
-    const names = this.options.methods.map((one) => make("option", { value: one.name, selected: one.name === this.options.default }, `${one.name}: ${one.about}`));
+    const names = this.options.methods.map(
+      (one) => make(
+        "option",
+        { value: one.name, selected: one.name === this.options.default },
+        `${one.name}: ${one.about}`,
+      ),
+    );
     this.ask = {
       method: make("select", { id: method }, ...names),
       tune: make("input", { type: "checkbox", id: tune }),
@@ -136,17 +173,36 @@ class Studio {
         "div",
         { class: "fields" },
         make("div", { class: "field" }, make("label", { for: method }, "Method"), this.ask.method),
-        make("div", { class: "field" }, make("label", { for: seed }, "Seed (the same seed gives the same policy)"), this.ask.seed),
-        make("div", { class: "field" }, make("label", { for: settings }, "Settings, one NAME=VALUE per line"), this.ask.settings),
+        make(
+          "div",
+          { class: "field" },
+          make("label", { for: seed }, "Seed (the same seed gives the same policy)"),
+          this.ask.seed,
+        ),
+        make(
+          "div",
+          { class: "field" },
+          make("label", { for: settings }, "Settings, one NAME=VALUE per line"),
+          this.ask.settings,
+        ),
       ),
     );
     put(
       place("learn"),
-      make("p", {}, "A part of the cases is kept aside. In the end the policy is tried on them, so that you know what it is worth."),
+      make(
+        "p",
+        {},
+        "A part of the cases is kept aside. In the end the policy is tried on them, so that you know what it is worth.",
+      ),
       make(
         "form",
         { class: "learn", onsubmit: (event) => this.learn(event) },
-        make("p", { class: "controls" }, this.ask.tune, make("label", { for: tune }, "Try several variants and keep the best (takes longer)")),
+        make(
+          "p",
+          { class: "controls" },
+          this.ask.tune,
+          make("label", { for: tune }, "Try several variants and keep the best (takes longer)"),
+        ),
         details,
         make("p", {}, make("button", { class: "button main" }, "Learn a policy")),
         this.told,
@@ -158,7 +214,14 @@ class Studio {
     event.preventDefault();
     put(this.told);
     const settings = this.ask.settings.value.split("\n").map((line) => line.trim()).filter(Boolean);
-    const order = { file: this.file.name, columns: this.columns.roles, method: this.ask.method.value, tune: this.ask.tune.checked, seed: Number(this.ask.seed.value), settings };
+    const order = {
+      file: this.file.name,
+      columns: this.columns.roles,
+      method: this.ask.method.value,
+      tune: this.ask.tune.checked,
+      seed: Number(this.ask.seed.value),
+      settings,
+    };
     try {
       const job = await post("/studio/jobs", order);
       location.hash = `#job-${job.id}`;
@@ -174,7 +237,8 @@ class Studio {
     const jobs = await get("/studio/jobs");
     place("past").hidden = !jobs.length;
     const rows = jobs.map((job) => {
-      const what = `${plain(job.order.columns.action)} for ${job.order.columns.minimize ? "less" : "more"} ${plain(job.order.columns.reward)}`;
+      const { action, reward, minimize } = job.order.columns;
+      const what = `${plain(action)} for ${minimize ? "less" : "more"} ${plain(reward)}`;
       const when = new Date(1000 * job.created).toLocaleString();
       return make(
         "li",

@@ -9,7 +9,10 @@ const PAUSE = 150; // milliseconds without a change before the server is asked
 
 /** Put form and answer into a place; recommendations come from `path`. */
 export function mountTrial(place, about, path) {
-  const form = make("form", { class: "case card", "aria-label": "The case", onsubmit: (event) => event.preventDefault() });
+  const form = make(
+    "form",
+    { class: "case card", "aria-label": "The case", onsubmit: (event) => event.preventDefault() },
+  );
   const panel = make("section", { class: "result card", "aria-label": "The recommendation" });
   put(place, form, panel);
   return new Trial(form, panel, about, path);
@@ -24,7 +27,11 @@ class Trial {
     this.panel = new AnswerPanel(panel, about);
     const fields = make("div", {});
     const askSoon = afterPause(PAUSE, () => this.ask());
-    this.undo = make("button", { type: "button", class: "button", hidden: true, onclick: () => this.load(this.start.row) }, "Undo my changes");
+    this.undo = make(
+      "button",
+      { type: "button", class: "button", hidden: true, onclick: () => this.load(this.start.row) },
+      "Undo my changes",
+    );
     put(form, this.starts(about), fields, this.undo);
     this.form = new CaseForm(fields, about.features, {
       order: strongestRelevance(about),
@@ -46,7 +53,12 @@ class Trial {
       const title = telling.map((one) => `${plain(one.name)} ${show(row[one.name] ?? null)}`).join(", ");
       return make("button", { type: "button", class: "chip", title, onclick: () => this.load(row) }, name);
     });
-    return make("div", { class: "starts", role: "group", "aria-label": "Start from" }, make("span", {}, "Start from"), ...buttons);
+    return make(
+      "div",
+      { class: "starts", role: "group", "aria-label": "Start from" },
+      make("span", {}, "Start from"),
+      ...buttons,
+    );
   }
 
   load(row) {
@@ -104,6 +116,6 @@ function unusedFeatures(about) {
 
 /** Cases to start from, with their names; a policy without examples has its usual values. */
 function casesOf(about) {
-  const usual = Object.fromEntries(about.features.map((one) => [one.name, one.usual ?? null]));
-  return about.examples?.length ? about.examples.map((row, at) => [`Example ${at + 1}`, row]) : [["A usual case", usual]];
+  if (about.examples?.length) return about.examples.map((row, at) => [`Example ${at + 1}`, row]);
+  return [["A usual case", Object.fromEntries(about.features.map((one) => [one.name, one.usual ?? null]))]];
 }

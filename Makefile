@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format paper bench clean
+.PHONY: help demo test check format paper bench pictures browser clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -12,20 +12,27 @@ help:  ## list the targets
 $(READY): pyproject.toml constraints.txt src/ponn/cells.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --editable ".[learn,dev]"
+	    --constraint constraints.txt --editable ".[learn,serve,dev]"
 	touch $(READY)
 
 demo: $(READY)  ## simulate a clinic, look at its log, learn a policy, value it, recommend
 	$(BIN)/ponn demo demo
 
-test: $(READY)  ## run all tests
+test: $(READY) browser  ## run all tests
 	$(BIN)/python -m pytest --numprocesses 2
 
-check: $(READY)  ## the whole gate: format, lint, types, tests (docs are executed by the tests)
+check: $(READY) browser  ## the whole gate: format, lint, types, tests (docs are executed by the tests)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses 2
+
+# Debian's Chromium for the tests of the pages, where it can be had without asking for rights; else they use a browser
+# that is there, or are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && \
+	    command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || \
+	    echo "No browser, and none could be installed: the tests of the pages will be skipped." >&2
 
 format: $(READY)  ## format the code and apply safe fixes
 	$(BIN)/ruff format .
@@ -42,6 +49,9 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/discovery_calibration.py
 	$(BIN)/python benchmarks/training_speed.py
 	$(BIN)/python benchmarks/recommend_rows_per_second.py
+
+pictures: $(READY) browser  ## make the pictures of the guide again, by the tools themselves
+	$(BIN)/python docs/pictures.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv demo build dist src/ponn/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,7 +26,9 @@ export function verdict(evaluation, reward) {
 
 function doubts({ trusted, warnings }) {
   if (trusted !== false) return null;
-  return make("p", { class: "problem" }, `This number is not to be trusted: ${(warnings ?? []).join("; ")}.`);
+  const why = make("ul", {}, ...(warnings ?? []).map((one) => make("li", {}, one)));
+  const words = "The log says too little about this policy: do not trust the number.";
+  return make("details", {}, make("summary", { class: "problem" }, words), why);
 }
 
 function interval({ value, low, high }) {

@@ -125,7 +125,8 @@ function numberField(feature, onchange) {
     reflect();
   };
   const get = () => (box.value === "" ? null : isDate ? box.value : Number(box.value));
-  const framed = frame(feature, id, make("div", { class: "number" }, box, hint), slider, slides ? ends(low, high) : null);
+  const number = make("div", { class: "number" }, box, hint);
+  const framed = frame(feature, id, number, slider, slides ? ends(low, high) : null);
   const valid = () => {
     framed.complain(box.validity.badInput ? "This is not a number." : "");
     return !box.validity.badInput;
@@ -134,12 +135,13 @@ function numberField(feature, onchange) {
 }
 
 function makeSlider(feature) {
-  const name = `${plain(feature.name)}, slider`;
-  return make("input", { type: "range", min: feature.low, max: feature.high, step: stepOf(feature), "aria-label": name });
+  const [step, name] = [stepOf(feature), `${plain(feature.name)}, slider`];
+  return make("input", { type: "range", min: feature.low, max: feature.high, step, "aria-label": name });
 }
 
 function ends(low, high) {
-  return make("span", { class: "ends", "aria-hidden": "true" }, make("span", {}, show(low)), make("span", {}, show(high)));
+  const both = [low, high].map((end) => make("span", {}, show(end)));
+  return make("span", { class: "ends", "aria-hidden": "true" }, ...both);
 }
 
 /** Whole steps where the column holds whole numbers, else a round step near a hundredth of the range. */

@@ -130,10 +130,11 @@ export class JobView {
 
 function heading(job) {
   const { action, reward, minimize } = job.order.columns;
+  const learned = job.state === "done" ? "Learned" : "To be learned";
   const aim = `${minimize ? "as little" : "as much"} “${plain(reward)}” as possible`;
   return [
     make("h1", { tabindex: "-1" }, `Which ${plain(action)} for each case?`),
-    make("p", { class: "lead" }, `Learned from ${job.order.file}, to get ${aim}.`),
+    make("p", { class: "lead" }, `${learned} from ${job.order.file}, for ${aim}.`),
   ];
 }
 

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format paper bench pictures clean
+.PHONY: help demo test check format paper bench pictures browser clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -16,22 +16,23 @@ $(READY): pyproject.toml constraints.txt src/ponn/cells.c
 	touch $(READY)
 
 demo: $(READY)  ## simulate a clinic, look at its log, learn a policy, value it, recommend
-	mkdir -p demo
-	$(BIN)/ponn simulate breast-cancer --out demo/breast-cancer.csv --truth demo/breast-cancer-truth.csv
-	$(BIN)/ponn check demo/breast-cancer.csv --action regimen --reward survived
-	$(BIN)/ponn learn demo/breast-cancer.csv --action regimen --reward survived --set select=fdr --out demo/policy.ponn
-	$(BIN)/ponn evaluate demo/policy.ponn demo/breast-cancer.csv
-	$(BIN)/ponn recommend demo/policy.ponn demo/breast-cancer.csv --out demo/recommendations.csv --keep age
-	head -6 demo/recommendations.csv
+	$(BIN)/ponn demo demo
 
-test: $(READY)  ## run all tests
+test: $(READY) browser  ## run all tests
 	$(BIN)/python -m pytest --numprocesses 2
 
-check: $(READY)  ## the whole gate: format, lint, types, tests (docs are executed by the tests)
+check: $(READY) browser  ## the whole gate: format, lint, types, tests (docs are executed by the tests)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses 2
+
+# Debian's Chromium for the tests of the pages, where it can be had without asking for rights; else they use a browser
+# that is there, or are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && \
+	    command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || \
+	    echo "No browser, and none could be installed: the tests of the pages will be skipped." >&2
 
 format: $(READY)  ## format the code and apply safe fixes
 	$(BIN)/ruff format .
@@ -54,7 +55,7 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/expected_interval_coverage.py
 	$(BIN)/python benchmarks/serving_load.py
 
-pictures: $(READY)  ## make the pictures of the documents again (needs chromium)
+pictures: $(READY) browser  ## make the pictures of the guide again, by the tools themselves
 	$(BIN)/python docs/pictures.py
 
 clean:  ## remove what the other targets made

@@ -1,39 +1,114 @@
-"""Make the pictures under docs/images again: `make pictures`."""
+"""The pictures of the guide, made by the tools themselves: `make pictures`. Needs Chromium."""
 
-import shutil
+import re
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from ponn import simulate
-from ponn.holdout import learn_with_holdout
-from ponn.report import write_report
-
+ROOT = Path(__file__).parent.parent
 IMAGES = Path(__file__).parent / "images"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SIZE = "1000,900"  # pixels: the verdict and its picture
+sys.path.insert(0, str(ROOT / "tests"))
+
+from browsing import ARGUMENTS, MISSING, PONN, browser_path, running  # noqa: E402
+
+WIDE, TALL, PHONE = ({"width": w, "height": h} for w, h in ((1180, 860), (1180, 1500), (390, 844)))
+ROLES = ("--action", "regimen", "--reward", "survived")
 
 
-def picture_of_report() -> None:
-    """The first page of the report on the breast-cancer world."""
-    log = simulate.world("breast-cancer", seed=0).log
-    made = learn_with_holdout(log, select="fdr")
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "report.html"
-        write_report(made.policy, log, page, rows=made.kept, corrections=made.corrections)
-        photograph(page, IMAGES / "report.png", folder)
+def main() -> None:
+    """Make every picture again."""
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, launched() as browser:
+        place = Path(folder)
+        ponn("simulate", "breast-cancer", "--rows", "6000", "--out", "visits.csv", cwd=place)
+        learned = ("--out", "policy.ponn", "--report", "report.html")
+        ponn("learn", "visits.csv", *ROLES, "--set", "select=fdr", *learned, cwd=place)
+        report_picture(browser, place)
+        page_pictures(browser, place)
+        studio_pictures(browser, place)
 
 
-def photograph(page: Path, picture: Path, profile: str) -> None:
-    """What a browser shows of a page, as a picture."""
-    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if browser is None:
-        raise SystemExit(f"No browser was found; expected one of {', '.join(BROWSERS)}. Install chromium.")
-    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars")
-    where = (f"--user-data-dir={profile}/browser", f"--screenshot={picture}", f"--window-size={SIZE}", page.as_uri())
-    subprocess.run([browser, *flags, *where], check=True, capture_output=True)
+def ponn(*words: str, cwd: Path) -> None:
+    """Run a command."""
+    subprocess.run([*PONN, *words], cwd=cwd, check=True)
+
+
+@contextmanager
+def launched() -> Iterator:
+    """A browser."""
+    from playwright.sync_api import sync_playwright
+
+    path = browser_path()
+    if path is None:
+        sys.exit(MISSING)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+def shoot(page, name: str, part: str | None = None) -> None:
+    """Keep what is in sight, or one part of the page."""
+    page.wait_for_timeout(300)  # bars settle
+    path = IMAGES / f"{name}.png"
+    page.locator(part).screenshot(path=path) if part else page.screenshot(path=path)
+    print(path.relative_to(ROOT), f"{path.stat().st_size / 1000:.0f} kB")
+
+
+def report_picture(browser, place: Path) -> None:
+    """The first page of the report: the verdict and its picture."""
+    page = browser.new_page(viewport=WIDE)
+    page.goto((place / "report.html").as_uri())
+    shoot(page, "report")
+    page.close()
+
+
+# The page of a served policy -----------------------------------------------------------------------------
+
+
+def page_pictures(browser, place: Path) -> None:
+    """The page at two widths, a what-if, the heat map."""
+    with running("serve", "policy.ponn", "--port", "0", "--no-access-log", cwd=place) as (_, address):
+        page = browser.new_page(viewport=WIDE)
+        page.goto(address)
+        page.wait_for_selector(".action")
+        shoot(page, "page")
+        page.get_by_label("age, slider", exact=True).fill("78")
+        page.wait_for_selector(".whatif")
+        shoot(page, "page-what-if", ".result")
+        shoot(page, "page-heat-map", "#heat-part")
+        page.set_viewport_size(PHONE)
+        page.evaluate("document.querySelector('form.case').scrollIntoView()")
+        shoot(page, "page-phone")
+        page.close()
+
+
+# The studio ----------------------------------------------------------------------------------------------
+
+
+def studio_pictures(browser, place: Path) -> None:
+    """From the columns to a policy."""
+    with running("studio", "--folder", "clinic", "--port", "0", cwd=place) as (_, address):
+        page = browser.new_page(viewport=TALL)
+        page.set_default_timeout(300_000)
+        page.goto(address)
+        page.get_by_label("Upload a CSV").set_input_files(place / "visits.csv")
+        page.get_by_text("Yes: 6000 rows").wait_for()
+        shoot(page, "studio-columns", "#columns-part")
+        shoot(page, "studio-check", "#check-part")
+        page.get_by_text("More choices").click()
+        page.get_by_label("Settings").fill("select=fdr")
+        page.get_by_role("button", name="Learn a policy").click()
+        page.get_by_text(re.compile("passes over the rows")).wait_for()
+        shoot(page, "studio-progress", "#job-view")
+        page.wait_for_selector(".action")
+        page.set_viewport_size(WIDE)
+        shoot(page, "studio-policy")
+        page.close()
 
 
 if __name__ == "__main__":
-    IMAGES.mkdir(exist_ok=True)
-    picture_of_report()
+    main()

@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, exit status, what goes to which stream."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -116,3 +117,41 @@ def test_help_shows_examples(command):
 def test_nothing_is_left_behind_when_writing_fails(tmp_path):
     run("simulate", "pendigits", "--out", "x.xlsx", cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_tells_the_whole_story_as_json(tmp_path):
+    done = run("demo", "here", "--rows", "400", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert list(told) == ["folder", "simulate", "check", "learn", "evaluate", "recommend"]
+    assert told["simulate"]["action"] == "regimen"
+    assert told["recommend"]["rows"] == 400
+    assert "$ ponn check here/log.csv --action regimen --reward survived" in done.stderr
+    assert len((tmp_path / "here" / "recommendations.csv").read_text().splitlines()) == 401
+
+
+def test_json_of_recommend_wants_a_file(tmp_path):
+    done = run("recommend", "p.ponn", "rows.csv", "--json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--json wants --out FILE" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_the_commands(shell):
+    assert "_PONN_COMPLETE" in run("completion", shell).stdout
+    code = "from ponn.cli import main; main()"
+    asked = {
+        "_PONN_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": "ponn stu",
+        "COMP_CWORD": "stu" if shell == "fish" else "1",
+    }
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **asked})
+    assert "studio" in done.stdout
+
+
+def test_every_command_has_an_example():
+    from ponn.cli import ponn
+
+    for name, command in ponn.commands.items():
+        assert "Example" in command.help, name
+        assert f"ponn {name}" in command.help, name

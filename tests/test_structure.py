@@ -18,7 +18,8 @@ ORDER = (
     *("reward", "evaluation", "confounding", "subgroups", "worth", "forests", "partition", "learners", "learning"),
     *("holdout", "surrogate", "findings", "glossary", "markup", "report"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate"),
-    *("rows", "advice", "decisions", "metrics", "interface", "serve", "cli"),
+    *("rows", "advice", "decisions", "metrics", "interface", "serve"),
+    *("guesses", "project", "studio", "cli"),
 )
 
 

@@ -10,9 +10,11 @@ import click
 
 from ponn import __version__
 from ponn.errors import PonnError
-from ponn.settings import SERVED_BYTES, SERVED_ROWS
+from ponn.settings import SERVED_BYTES, SERVED_ROWS, STUDIO_UPLOAD
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.table import Table
 
@@ -40,14 +42,15 @@ def ponn() -> None:
     Start with a table (CSV, Parquet, ...) that has one row per past case: what was known about it, which action
     was taken, how it turned out. `ponn check` says what is in it and whether a policy can be learned from it.
 
-    No table at hand? `ponn simulate breast-cancer --out log.csv` makes one.
+    No table at hand? `ponn simulate breast-cancer --out log.csv` makes one, and `ponn demo` shows the whole way.
+    Rather in the browser? `ponn studio`.
     """
 
 
 def main() -> None:
     """Run a command: user errors are told in one paragraph, with exit status 1."""
     try:
-        ponn.main(standalone_mode=False)
+        ponn.main(prog_name="ponn", standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("Interrupted.", err=True)
         sys.exit(130)
@@ -221,6 +224,7 @@ def learning_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--out", type=click.Path(), default="policy.ponn", show_default=True, help="Where the policy goes.")
 @click.option("--report", type=click.Path(), help="Where a report goes: one HTML file that opens offline.")
 @click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless the verdict is 'better'.")
+@click.option("--progress", type=click.Choice(["lines", "json"]), default="lines", hidden=True)
 @learning_options
 def learn(
     log: str,
@@ -228,6 +232,7 @@ def learn(
     out: str,
     report: str | None,
     require_improvement: bool,
+    progress: str,
     tune: bool,
     changes: tuple[str, ...],
     holdout: float,
@@ -255,7 +260,7 @@ def learn(
         policy.save(out)
         kept.append(policy)
 
-    with learning_progress() as tell:
+    with learning_progress(as_json=progress == "json") as tell:
         try:
             asked: dict[str, Any] = {"holdout": holdout, "level": level, "progress": tell, "keep": keep}
             found = learn_with_holdout(rows, method, tune, seed, **asked, **settings)
@@ -286,8 +291,17 @@ def report_outcome(found: "Outcome", log: "Log", path: str, level: float, tell: 
 
 
 @contextmanager
-def learning_progress() -> "Iterator[Progress]":
-    """What is being done: a bar with the time that is left on a terminal, a line for each step elsewhere."""
+def learning_progress(as_json: bool = False) -> "Iterator[Progress]":
+    """What is being done: a bar with the time that is left on a terminal, a line for each step elsewhere.
+
+    as_json: for a program that started this one; every step is a JSON object, and work ends with that program.
+    """
+    if as_json:
+        end_with_input()
+        yield lambda message, done=0, total=0: click.echo(
+            json.dumps({"message": message, "done": done, "total": total}), err=True
+        )
+        return
     if not sys.stderr.isatty():
         yield lambda message, done=0, total=0: None if done else click.echo(message, err=True)
         return
@@ -301,6 +315,22 @@ def learning_progress() -> "Iterator[Progress]":
         yield lambda message, done=0, total=0: bar.update(
             task, description=message, completed=done, total=total or None
         )
+
+
+def end_with_input() -> None:
+    """End this process and those it started as soon as standard input closes: whoever held its other end is gone."""
+    import os
+    import signal
+    import threading
+
+    def wait() -> None:
+        while os.read(0, 4096):  # not sys.stdin: a thread that waits in there keeps Python from ending well
+            pass
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGTERM)
+        os._exit(130)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def print_outcome(found: "Outcome") -> None:
@@ -564,8 +594,15 @@ def parse_setting(text: str) -> tuple[str, Any]:
 @click.option("--available", multiple=True, metavar="ACTION", help="Only these actions are available; repeat.")
 @click.option("--reasons", is_flag=True, help="Add a column with the reasons for each recommendation, as JSON.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one per core. The result is the same.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object about the run; wants --out.")
 def recommend(
-    policy: str, rows: str, out: str | None, columns: str | None, available: tuple[str, ...], **asked: Any
+    policy: str,
+    rows: str,
+    out: str | None,
+    columns: str | None,
+    available: tuple[str, ...],
+    as_json: bool,
+    **asked: Any,
 ) -> None:
     """Recommend an action for each of ROWS by POLICY, in little memory however many they are.
 
@@ -579,12 +616,18 @@ def recommend(
     from ponn.policy import RECOMMENDED, load
     from ponn.scoring import write_recommendations
 
+    if as_json and not out:
+        raise click.UsageError("--json wants --out FILE: both would go to standard output.")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is stopped clears up like an interrupted one
     chosen = RECOMMENDED if columns is None else [name.strip() for name in columns.split(",")]
     asked["eligible"] = available or None
     with scoring_progress() as progress:
         target = out or sys.stdout.buffer
         done = write_recommendations(load(policy), rows, target, columns=chosen, progress=progress, **asked)
+    if as_json:
+        about = {"out": out, "rows": done.rows, "seconds": done.seconds, "surprises": done.surprises}
+        click.echo(json.dumps(about))
+        return
     for name, counts in done.surprises.items():
         told = ", ".join(f"{count:,} {what}" for what, count in counts.items())
         click.echo(f"Column {name!r} holds cells unlike anything in training: {told}.", err=True)
@@ -804,7 +847,8 @@ def decisions(decisions: tuple[str, ...], out: str, propensity_name: str, keep: 
     help="Logging policy of the UCI worlds: as in the paper, or far more biased.",
 )
 @click.option("--known-propensity", is_flag=True, help="Write the true propensity of the logged action as a column.")
-def simulate(world: str, out: str, truth: str | None, **settings: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def simulate(world: str, out: str, truth: str | None, as_json: bool, **settings: Any) -> None:
     """Write a log of a world whose truth is known.
 
     \b
@@ -822,7 +866,11 @@ def simulate(world: str, out: str, truth: str | None, **settings: Any) -> None:
     write_table(made.log.table, Path(out))
     if truth:
         write_table(made.truth_table(), Path(truth))
-    tell_simulated(made, out)
+    if as_json:
+        roles = {name: getattr(made.log.columns, name) for name in ("action", "reward", "propensity")}
+        click.echo(json.dumps({"out": out, "truth": truth, "rows": len(made.log), "about": made.about, **roles}))
+    else:
+        tell_simulated(made, out)
 
 
 def tell_simulated(made: "World", out: str) -> None:
@@ -832,3 +880,117 @@ def tell_simulated(made: "World", out: str) -> None:
     flags += f" --propensity {columns.propensity}" if columns.propensity else ""
     click.echo(f"{out}: {len(made.log):,} rows. {made.about}", err=True)
     click.echo(f"Next: ponn check {out} {flags}", err=True)
+
+
+@ponn.command()
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False),
+    default="ponn-studio",
+    show_default=True,
+    help="Where files and policies are kept.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--max-upload", type=click.IntRange(min=1), default=STUDIO_UPLOAD, show_default=True, help="MB of an upload."
+)
+def studio(folder: str, port: int, max_upload: int) -> None:
+    """Learn and try policies in the browser; everything stays on this machine.
+
+    \b
+    Examples:
+      ponn studio
+      ponn studio --folder clinic --port 8080
+    """
+    from pathlib import Path
+
+    try:
+        from ponn.studio import run_studio
+    except ModuleNotFoundError as error:
+        told = f"The studio needs {error.name}, which is not installed: pip install 'ponn[learn,serve]'"
+        raise PonnError(told) from error
+
+    def tell(url: str) -> None:
+        click.echo(f"The studio is open on {url} (files in {folder}). Ctrl-C closes it.")
+
+    run_studio(Path(folder), port, max_upload * 1_000_000, tell)
+
+
+@ponn.command()
+@click.argument("folder", type=click.Path(file_okay=False), required=False)
+@click.option("--rows", type=click.IntRange(min=200), default=10_000, show_default=True, help="Patients to simulate.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def demo(folder: str | None, rows: int, as_json: bool) -> None:
+    """Run the whole way once: simulate a clinic, check its log, learn a policy, value it, recommend.
+
+    Files go to FOLDER, by default a new temporary one. The patients are simulated, the effects invented.
+
+    \b
+    Examples:
+      ponn demo
+      ponn demo here --rows 2000
+    """
+    import tempfile
+    from pathlib import Path
+
+    place = Path(folder or tempfile.mkdtemp(prefix="ponn-demo-"))
+    place.mkdir(parents=True, exist_ok=True)
+    told = {step[0]: demo_step(step, as_json) for step in demo_steps(place, rows)}
+    if as_json:
+        click.echo(json.dumps({"folder": str(place), **told}))
+        return
+    click.echo("\n".join((place / "recommendations.csv").read_text().splitlines()[:6]))
+    click.echo(f"Next: ponn serve {place / 'policy.ponn'}, and open http://127.0.0.1:8000", err=True)
+
+
+def demo_steps(place: "Path", rows: int) -> list[list[str]]:
+    """The commands of the README, with their files in one folder."""
+    from importlib.util import find_spec
+
+    log, policy, report = (str(place / name) for name in ("log.csv", "policy.ponn", "report.html"))
+    roles = ["--action", "regimen", "--reward", "survived"]
+    reporting = ["--report", report] if find_spec("ponn.report") else []
+    advice = str(place / "recommendations.csv")
+    return [
+        ["simulate", "breast-cancer", "--rows", str(rows), "--out", log, "--truth", str(place / "truth.csv")],
+        ["check", log, *roles],
+        ["learn", log, *roles, "--set", "select=fdr", "--out", policy, *reporting],
+        ["evaluate", policy, log],
+        ["recommend", policy, log, "--out", advice, "--keep", "age"],
+    ]
+
+
+def demo_step(words: list[str], as_json: bool) -> Any:
+    """Run one command as if it had been typed; a log that cannot tell is an answer, not the end of the story."""
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    typed, said = click.style(f"$ ponn {' '.join(words)}", bold=True), StringIO()
+    click.echo(typed, err=True)
+    try:
+        with redirect_stdout(said if as_json else sys.stdout):
+            ponn.main([*words, "--json"] if as_json else words, prog_name="ponn", standalone_mode=False)
+    except PonnError as error:
+        if words[0] != "evaluate":
+            raise
+        click.echo(str(error), err=True)
+        return {"error": str(error)}
+    return json.loads(said.getvalue()) if as_json else None
+
+
+@ponn.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes SHELL complete ponn's commands and options with the Tab key.
+
+    \b
+    Examples:
+      ponn completion bash >> ~/.bashrc
+      ponn completion zsh >> ~/.zshrc
+      ponn completion fish > ~/.config/fish/completions/ponn.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(ponn, {}, "ponn", "_PONN_COMPLETE").source())

@@ -51,6 +51,7 @@ def learn(
     say(f"Step C: training {len(options)} candidate{'s' if len(options) > 1 else ''}")
     fitted = LEARNERS[row.learner](prepared, options, workers, say)
     best = int(np.argmin([one.valid_loss for one in fitted]))
+    say("Models of rewards and of current practice")
     made = assemble(prepared, name, options[best], fitted[best], len(options), time.perf_counter() - started)
     source = {"digest": log.digest, "rows": len(log)}
     return replace(made, provenance={**made.provenance, "source": source})

@@ -316,7 +316,8 @@ class Service:
 
     async def policy(self, _: Request) -> Response:
         """GET /policy."""
-        return Response(to_json(self.current().about), media_type="application/json")
+        told = self.current().about | {"report": self.options.report is not None}
+        return Response(to_json(told), media_type="application/json")
 
     async def ready(self, _: Request) -> Response:
         """GET /readyz."""

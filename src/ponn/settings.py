@@ -219,6 +219,7 @@ METHODS: dict[str, Method] = {
 DEFAULT_METHOD = "ponn-b"
 
 SERVED_ROWS, SERVED_BYTES = 1_000, 1 << 20  # a request to the server has at most so many
+STUDIO_UPLOAD = 500  # MB of a file that the studio takes
 
 
 def method_named(name: str | None) -> tuple[str, Method]:

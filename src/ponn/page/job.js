@@ -1,0 +1,151 @@
+// One policy of the studio: its progress while it is learned, then what it is worth, and trying it.
+
+import { get, post } from "./api.js";
+import { facts, verdict } from "./about.js";
+import { make, plain, put } from "./dom.js";
+import { drawHeatMap } from "./heat.js";
+import { mountScore } from "./score.js";
+import { mountTrial } from "./trial.js";
+
+const EVERY = 500; // milliseconds between two looks at a running job
+// The share of the whole that is behind us when a step begins; how the steps are told is the server's business
+const STEPS = [
+  ["Reading", 0.02],
+  ["Steps A and B", 0.08],
+  ["Step C", 0.25],
+  ["Models", 0.7],
+  ["Valuing", 0.8],
+];
+
+const STATES = { running: "being learned", failed: "failed", interrupted: "interrupted" };
+const VERDICTS = { better: "better than current practice", "not better": "not better than current practice" };
+
+/** How a job stands, in words. */
+export function stateWords(job) {
+  return STATES[job.state] ?? VERDICTS[job.result?.verdict] ?? "not enough evidence";
+}
+
+/** The view of a job. `onend` is called when it ends. */
+export class JobView {
+  constructor(place, id, onend) {
+    Object.assign(this, { place, path: `/studio/jobs/${id}`, onend });
+    this.turn = 0; // counts how often the view was drawn; who began in an earlier turn draws no more
+  }
+
+  /** Nobody looks any more. */
+  leave() {
+    this.turn += 1;
+    put(this.place);
+  }
+
+  /** Show the job, and its progress until it ends. */
+  async follow() {
+    const turn = ++this.turn;
+    const job = await get(this.path);
+    const about = job.state === "done" ? await get(`${this.path}/about`) : null;
+    if (this.turn !== turn) return;
+    put(this.place, ...heading(job));
+    this.place.querySelector("h1").focus();
+    if (about) this.showPolicy(job, about);
+    else if (job.state === "running") await this.watch(job, turn);
+    else this.showEnd(job);
+  }
+
+  async watch(job, turn) {
+    const bar = make("progress", { max: "1", "aria-label": "Progress" });
+    const words = make("p", { role: "status", "aria-live": "polite" });
+    const clock = make("p", { class: "hint" });
+    const stop = make("button", { type: "button", class: "button danger", onclick: () => this.act("cancel") }, "Stop");
+    this.place.append(card("Learning", words, bar, clock, stop));
+    while (job.state === "running") {
+      bar.value = shareDone(job) ?? bar.value;
+      if (words.textContent !== job.message) put(words, job.message);
+      const counted = job.total ? `, ${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}` : "";
+      put(clock, `${Math.round(job.seconds)} seconds${counted}`);
+      await new Promise((resolve) => setTimeout(resolve, EVERY));
+      job = await this.look(job);
+      if (this.turn !== turn) return;
+    }
+    this.onend();
+    await this.follow();
+  }
+
+  /** The job as it stands now; while the studio does not answer, as it stood. */
+  async look(job) {
+    try {
+      return await get(this.path);
+    } catch (error) {
+      return { ...job, message: error.message };
+    }
+  }
+
+  showEnd(job) {
+    const title = job.state === "failed" ? "This did not work" : "Interrupted";
+    const restart = { type: "button", class: "button main", onclick: () => this.act("restart") };
+    const told = make("p", { class: "problem", role: "alert" }, job.message);
+    this.place.append(card(title, told, make("button", restart, "Start it again")));
+  }
+
+  async act(what) {
+    try {
+      await post(`${this.path}/${what}`, {});
+    } catch (error) {
+      this.place.append(make("p", { class: "problem", role: "alert" }, error.message));
+      return;
+    }
+    this.onend();
+    await this.follow();
+  }
+
+  showPolicy(job, about) {
+    const [heat, score, told] = [make("div"), make("div"), make("div")];
+    const trial = make("div", { class: "trial" });
+    const policy = { class: "button main", href: `${this.path}/policy`, download: true };
+    this.place.append(
+      verdict(about.evaluation, about.reward) ?? "",
+      make("p", { class: "buttons" }, make("a", policy, "Download the policy"), job.report ? this.reportLink() : null),
+      make("h2", {}, "Try it"),
+      trial,
+      card("Which facts matter for which action", heat),
+      job.report ? card("The report", this.reportFrame()) : "",
+      card("Recommend for a whole file", score),
+      card("About this policy", told),
+    );
+    mountTrial(trial, about, `${this.path}/recommend`);
+    drawHeatMap(heat, about);
+    mountScore(score, `${this.path}/score`);
+    put(told, ...facts(about));
+  }
+
+  reportLink() {
+    const report = { class: "button", href: `${this.path}/report`, target: "_blank", rel: "noopener" };
+    return make("a", report, "Open the report");
+  }
+
+  reportFrame() {
+    const report = { src: `${this.path}/report`, title: "The report", loading: "lazy", sandbox: "allow-scripts" };
+    return make("iframe", report);
+  }
+}
+
+function heading(job) {
+  const { action, reward, minimize } = job.order.columns;
+  const learned = job.state === "done" ? "Learned" : "To be learned";
+  const aim = `${minimize ? "as little" : "as much"} “${plain(reward)}” as possible`;
+  return [
+    make("h1", { tabindex: "-1" }, `Which ${plain(action)} for each case?`),
+    make("p", { class: "lead" }, `${learned} from ${job.order.file}, for ${aim}.`),
+  ];
+}
+
+function card(title, ...parts) {
+  return make("section", { class: "card" }, make("h2", {}, title), ...parts);
+}
+
+/** How much of the whole is behind us: the step's beginning, and within it what was counted. */
+function shareDone(job) {
+  const at = STEPS.findLastIndex(([words]) => job.message.startsWith(words));
+  if (at < 0) return null; // not known
+  const [start, end] = [STEPS[at][1], STEPS[at + 1]?.[1] ?? 1];
+  return start + (end - start) * (job.total ? job.done / job.total : 0);
+}

@@ -14,7 +14,7 @@ ORDER = (
     *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
     *("estimators", "intervals", "sensitivity"),
     *("inference", "trees", "models", "policy", "scoring", "network", "objective", "train", "many"),
-    *("reward", "evaluation", "forests", "learners", "learning", "holdout"),
+    *("reward", "evaluation", "forests", "heads", "scores", "stacking", "robust", "learners", "learning", "holdout"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
 )
 

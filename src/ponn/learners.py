@@ -10,11 +10,12 @@ from ponn.encode import Encoding
 from ponn.forests import direct_forest, ipw_forest, offset_tree
 from ponn.inference import Architecture
 from ponn.log import Log
-from ponn.many import train_many
+from ponn.many import available_cores, train_many
 from ponn.models import Model, Network, RewardNetwork, with_action
 from ponn.propensity import Propensities, likeliest_penalty, make_classifier
 from ponn.relevance import Relevance
 from ponn.reward import fit_linear_rewards, fit_rewards, logistic_loss
+from ponn.robust import learn_robust
 from ponn.settings import Settings
 from ponn.train import Candidate, Problem, Rows, Trained, train
 
@@ -40,6 +41,7 @@ class Prepared:
     step_a: Propensities  # of the training rows
     step_b: Relevance | None
     problem: Problem
+    log: Log  # training and validation rows together
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,16 @@ class Fitted:
     valid_loss: float
     details: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    companions: Mapping[str, Model] = field(default_factory=dict)  # better ones than `companions` fits
+    chosen: "Chosen | None" = None  # what the learner decided by itself
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Settings that a learner chose, and the relevant sets under them."""
+
+    settings: Settings
+    step_b: Relevance | None
 
 
 Learner = Callable[[Prepared, Sequence[Candidate], int | None, Progress], list[Fitted]]
@@ -150,13 +162,25 @@ def current_practice(prepared: Prepared, settings: Settings) -> Network:
     return Network(Architecture(k, rows.X.shape[1], ()), linear_weights(fitted, k))
 
 
-def companions(prepared: Prepared, settings: Settings) -> dict[str, Model]:
+def companions(prepared: Prepared, settings: Settings, fitted: Fitted) -> dict[str, Model]:
     """What a policy carries to say what to expect of an action and whether the log supports it."""
+    if "reward" in fitted.companions:
+        return {"logging": current_practice(prepared, settings), **fitted.companions}
     rows = prepared.problem.train
     rewards = fit_rewards(
         rows.X, rows.A, rows.R, prepared.train.row_weights, prepared.problem.k, settings.reward_penalty
     )
     return {"reward": rewards, "logging": current_practice(prepared, settings)}
+
+
+def doubly_robust(prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress) -> list[Fitted]:
+    """PONN-DR, which holds out every row once instead of keeping a validation part; compared by its value."""
+    found = []
+    for one in options:
+        made = learn_robust(prepared.log, prepared.encoding, one.settings, one.seed, workers or available_cores(), say)
+        chosen = Chosen(made.settings, made.relevance)
+        found.append(Fitted(made.policy, -made.value, made.details, made.notes, {"reward": made.rewards}, chosen))
+    return found
 
 
 def linear_weights(fitted: Any, k: int) -> dict[str, np.ndarray]:
@@ -226,4 +250,5 @@ LEARNERS: Mapping[str, Learner] = {
     "ipw-forest": ipw_forests,
     "direct-forest": direct_forests,
     "offset-tree": offset_trees,
+    "doubly-robust": doubly_robust,
 }

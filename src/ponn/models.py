@@ -11,12 +11,13 @@ plain values) and its `arrays`, and can be built again from both; whatever does 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
 from ponn.errors import PonnError
-from ponn.inference import Architecture, scores, sigmoid, softmax
+from ponn.inference import BLOCK_ROWS, Architecture, relu, scores, sigmoid, softmax
 from ponn.trees import TreeModel
 
 Arrays = Mapping[str, np.ndarray]
@@ -186,6 +187,77 @@ class LinearRewards:
         return greedy(self.rewards(X))
 
 
+def head_shapes(D: int, hidden: tuple[int, ...], k: int) -> dict[str, tuple[int, ...]]:
+    """Name → shape of the weights of `Heads`."""
+    sizes = (D, *hidden)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for number, (below, units) in enumerate(pairwise(sizes), start=1):
+        shapes |= {f"W{number}": (below, units), f"b{number}": (units,)}
+    return shapes | {"W": (sizes[-1], k), "c": (k,)}
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """Rectified layers W1 b1 W2 b2 .. shared by all actions, and a head per action: scores H @ W + c.
+
+    link "softmax": the scores are a policy's. link "logistic": they are log odds of rewards.
+    """
+
+    arrays: Arrays
+    link: str
+    kind: ClassVar[str] = "heads"
+
+    def __post_init__(self) -> None:
+        layers = (len(self.arrays) - 2) // 2
+        hidden = tuple(self.arrays[f"b{number}"].shape[0] for number in range(1, layers + 1))
+        expected = head_shapes(self.D, hidden, self.k)
+        if self.link not in ("softmax", "logistic") or self.k < 2:
+            raise PonnError(f"The network has link {self.link!r} and {self.k} actions; the policy file is damaged.")
+        if {name: array.shape for name, array in self.arrays.items()} != expected:
+            raise PonnError("The parts of the policy file do not fit together; it is damaged.")
+
+    @property
+    def k(self) -> int:
+        """Actions."""
+        return len(self.arrays["c"])
+
+    @property
+    def D(self) -> int:
+        """Design columns."""
+        return len(self.arrays["W1" if "W1" in self.arrays else "W"])
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the scores mean."""
+        return {"link": self.link}
+
+    @classmethod
+    def build(cls, description: Mapping[str, Any], arrays: Arrays) -> Self:
+        """The network of a policy file."""
+        return cls(arrays, description["link"])
+
+    def scores(self, X: np.ndarray) -> np.ndarray:
+        """One score per action, in blocks of rows that stay in the cache."""
+        if X.ndim != 2 or X.shape[1] != self.D:
+            raise PonnError(f"The rows have shape {X.shape}; expected {self.D} design columns.")
+        X = np.asarray(X, np.float32)
+        out = np.empty((len(X), self.k), np.float32)
+        for start in range(0, len(X), BLOCK_ROWS):
+            H = X[start : start + BLOCK_ROWS]
+            for number in range(1, len(self.arrays) // 2):
+                H = relu(H @ self.arrays[f"W{number}"] + self.arrays[f"b{number}"])
+            out[start : start + BLOCK_ROWS] = H @ self.arrays["W"] + self.arrays["c"]
+        return out  # [n, k]
+
+    def probabilities(self, X: np.ndarray) -> np.ndarray:
+        """The softmax of a policy's scores; of rewards the action that promises most."""
+        return softmax(self.scores(X)) if self.link == "softmax" else greedy(self.rewards(X))  # [n, k]
+
+    def rewards(self, X: np.ndarray) -> Any:
+        """The reward that each action promises: [n, k]; a policy promises none."""
+        return sigmoid(self.scores(X).astype(float)) if self.link == "logistic" else None
+
+
 def checked_architecture(description: Mapping[str, Any], arrays: Arrays) -> Architecture:
     """The architecture, if the arrays have its shapes and hold finite single-precision numbers."""
     names = ("k", "D", "hidden", "activation")
@@ -196,7 +268,7 @@ def checked_architecture(description: Mapping[str, Any], arrays: Arrays) -> Arch
     return architecture
 
 
-MODELS: Mapping[str, type[Model]] = {one.kind: one for one in (Network, RewardNetwork, LinearRewards, TreeModel)}
+MODELS: Mapping[str, type[Model]] = {one.kind: one for one in (Network, RewardNetwork, LinearRewards, Heads, TreeModel)}
 
 
 def build_model(kind: str, description: Mapping[str, Any], arrays: Arrays) -> Model:

@@ -16,12 +16,11 @@ u, slope   what a row adds to the loss, and the slope of u in its scores        
     loss             u_j                                                              whose minimum is
     taken_reward     logistic loss of sigmoid(S_jA) against R_j                       sigmoid(S) = r
     taken_share      logistic loss of softmax(S_j)_A against R_j                      softmax(S) = r, if r adds up to 1
-    rewards          sum_a logistic loss of sigmoid(S_ja) against r_ja                sigmoid(S) = r
-    imitation        -sum_a softmax(r_j / T)_a log h_ja, h = softmax(S)               h = softmax(r / T)
-    value            -sum_a h_ja (G_ja - T log h_ja)                                  h = softmax(E[G | x] / T)
+    every_reward     sum_a logistic loss of sigmoid(S_ja) against r_ja                sigmoid(S) = r
+    value            -sum_a h_ja (G_ja - T log h_ja), h = softmax(sigmoid(S) / T)     h = softmax(E[G | x] / T)
 
-The last two have the same minimum: imitation is steady and needs a reward model that is right, value needs only scores
-that are right on average, and is noisy.
+The last two lead to the same policy softmax(r / T): every_reward is steady and needs rewards r that are right, value
+needs only scores that are right on average, and is noisy.
 """
 
 import math
@@ -76,23 +75,18 @@ def taken_share(S: Tensor, A: Tensor, R: Tensor) -> Losses:
     return Losses(-R * log_taken - (1 - R) * log_rest, log_h.exp_().sub_(wanted))
 
 
-def rewards(S: Tensor, r: Tensor) -> Losses:
+def every_reward(S: Tensor, r: Tensor) -> Losses:
     """Logistic loss of every action against what it promises."""
     return Losses((softplus(S) - r * S).sum(dim=1), S.sigmoid() - r)
 
 
-def imitation(S: Tensor, wanted: Tensor) -> Losses:
-    """Cross-entropy against probabilities wanted of every action."""
-    log_h = S.log_softmax(dim=1)
-    return Losses(-(wanted * log_h).sum(dim=1), log_h.exp().sub_(wanted))
-
-
 def value(S: Tensor, G: Tensor, T: float) -> Losses:
-    """The negative value of h = softmax(S) by the scores G, with T times its entropy as a bonus."""
-    log_h = S.log_softmax(dim=1)
+    """The negative value of h = softmax(sigmoid(S) / T) by the scores G, with T times its entropy as a bonus."""
+    r = S.sigmoid()
+    log_h = (r / T).log_softmax(dim=1)
     h, worth = log_h.exp(), G - T * log_h
     mean = (h * worth).sum(dim=1, keepdim=True)
-    return Losses(-mean.squeeze(1), h * (mean - worth))
+    return Losses(-mean.squeeze(1), h * (mean - worth) * r * (1 - r) / T)
 
 
 # The network -----------------------------------------------------------------------------------------------
@@ -162,13 +156,13 @@ class HeadNetwork:
         """Scores in blocks: [n, k]."""
         return torch.cat([self.forward(block)[-1] for block in torch.split(X, EVALUATED_ROWS)])
 
-    def model(self, link: str, columns: np.ndarray) -> Heads:
-        """The network with numpy alone; columns: where its inputs stand among all design columns."""
+    def model(self, columns: np.ndarray, temperature: float, promises: bool) -> Heads:
+        """The network with numpy alone; columns [D]: which of all design columns are its inputs."""
         arrays = {name: value.numpy().copy() for name, value in self.W.items()}
         first = next(iter(self.shapes))
         whole = np.zeros((len(columns), arrays[first].shape[1]), np.float32)
         whole[columns] = arrays[first]
-        return Heads(arrays | {first: whole}, link)
+        return Heads(arrays | {first: whole}, temperature, promises)
 
 
 def named(vector: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:

@@ -198,23 +198,23 @@ def head_shapes(D: int, hidden: tuple[int, ...], k: int) -> dict[str, tuple[int,
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """Rectified layers W1 b1 W2 b2 .. shared by all actions, and a head per action: scores H @ W + c.
+    """Rectified layers W1 b1 W2 b2 .. shared by all actions and a head per action: r = sigmoid(H @ W + c).
 
-    link "softmax": the scores are a policy's. link "logistic": they are log odds of rewards.
+    The policy is softmax(r / temperature). promises: is r a calibrated reward, or only a score to decide by?
     """
 
     arrays: Arrays
-    link: str
+    temperature: float
+    promises: bool
     kind: ClassVar[str] = "heads"
 
     def __post_init__(self) -> None:
-        layers = (len(self.arrays) - 2) // 2
-        hidden = tuple(self.arrays[f"b{number}"].shape[0] for number in range(1, layers + 1))
-        expected = head_shapes(self.D, hidden, self.k)
-        if self.link not in ("softmax", "logistic") or self.k < 2:
-            raise PonnError(f"The network has link {self.link!r} and {self.k} actions; the policy file is damaged.")
-        if {name: array.shape for name, array in self.arrays.items()} != expected:
+        layers = range(1, len(self.arrays) // 2)
+        hidden = tuple(self.arrays[f"b{number}"].shape[0] for number in layers)
+        if {name: array.shape for name, array in self.arrays.items()} != head_shapes(self.D, hidden, self.k):
             raise PonnError("The parts of the policy file do not fit together; it is damaged.")
+        if type(self.temperature) is not float or not self.temperature > 0 or type(self.promises) is not bool:
+            raise PonnError(f"The network has temperature {self.temperature!r}; the policy file is damaged.")
 
     @property
     def k(self) -> int:
@@ -229,33 +229,33 @@ class Heads:
     @property
     def description(self) -> dict[str, Any]:
         """What the scores mean."""
-        return {"link": self.link}
+        return {"temperature": self.temperature, "promises": self.promises}
 
     @classmethod
     def build(cls, description: Mapping[str, Any], arrays: Arrays) -> Self:
         """The network of a policy file."""
-        return cls(arrays, description["link"])
+        return cls(arrays, description["temperature"], description["promises"])
 
     def scores(self, X: np.ndarray) -> np.ndarray:
-        """One score per action, in blocks of rows that stay in the cache."""
+        """r of every action in [0, 1], in blocks of rows that stay in the cache."""
         if X.ndim != 2 or X.shape[1] != self.D:
             raise PonnError(f"The rows have shape {X.shape}; expected {self.D} design columns.")
         X = np.asarray(X, np.float32)
-        out = np.empty((len(X), self.k), np.float32)
+        out = np.empty((len(X), self.k))
         for start in range(0, len(X), BLOCK_ROWS):
             H = X[start : start + BLOCK_ROWS]
             for number in range(1, len(self.arrays) // 2):
                 H = relu(H @ self.arrays[f"W{number}"] + self.arrays[f"b{number}"])
             out[start : start + BLOCK_ROWS] = H @ self.arrays["W"] + self.arrays["c"]
-        return out  # [n, k]
+        return sigmoid(out)  # [n, k]
 
     def probabilities(self, X: np.ndarray) -> np.ndarray:
-        """The softmax of a policy's scores; of rewards the action that promises most."""
-        return softmax(self.scores(X)) if self.link == "softmax" else greedy(self.rewards(X))  # [n, k]
+        """softmax(r / T)."""
+        return softmax(self.scores(X) / self.temperature)  # [n, k]
 
     def rewards(self, X: np.ndarray) -> Any:
-        """The reward that each action promises: [n, k]; a policy promises none."""
-        return sigmoid(self.scores(X).astype(float)) if self.link == "logistic" else None
+        """The reward that each action promises: [n, k]; None where the scores promise none."""
+        return self.scores(X) if self.promises else None
 
 
 def checked_architecture(description: Mapping[str, Any], arrays: Arrays) -> Architecture:

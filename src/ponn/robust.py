@@ -5,9 +5,9 @@
    several lambda1, a test at one of several rates, or no selection) is chosen by how well rewards are predicted.
 3. Reward models of several kinds on those features, cross-fitted, calibrated and stacked (stacking.py).
 4. Doubly robust scores of every row and action (scores.py).
-5. The policy: a network that imitates softmax(r / T), r the stack's rewards, on the log's rows and on rows between
-   them; then, if that is clearly worth more by the doubly robust value on rows held out, trained on the scores.
-6. A second small network for the rewards that the policy promises.
+5. One small network learns what the stack promises for every row and action; the policy is softmax(r / T) of its
+   rewards r. If that is clearly worth more by the doubly robust value on rows held out, it goes on learning from the
+   scores; the network before then stays with the policy, to say what to expect.
 
 All rows given take part, each in turn held out: there is no separate validation part.
 
@@ -17,7 +17,7 @@ G        doubly robust scores                                           [n, k]
 T        temperature
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -27,8 +27,7 @@ from torch import Tensor
 
 from ponn.encode import Encoding
 from ponn.estimators import standard_error
-from ponn.heads import HeadNetwork, Losses, Plan, fit_heads, imitation, rewards, train_heads, value
-from ponn.inference import softmax
+from ponn.heads import HeadNetwork, Losses, Plan, every_reward, fit_heads, train_heads, value
 from ponn.log import Log
 from ponn.models import Heads, greedy
 from ponn.propensity import Propensities, fold_numbers, propensities
@@ -40,8 +39,8 @@ from ponn.stacking import MEMBERS, Part, Rows, Stack, cross_fit, logistic_losses
 OWN_RATES, POOLED_RATES = (0.01, 0.1), (0.001, 0.1)  # tried for the test of relevance
 SCREENING: dict[str, Any] = {"trees": 20, "leaf": 3}  # of the forest that compares selections
 SCREENING_FOLDS = 2
-MOST_MIXED = 20_000  # rows between the log's rows that the policy is shown
-STUDENT: dict[str, Any] = {"dropout": 0.0, "l2": 0.0}  # a function without noise is imitated: nothing to guard against
+STUDENT_DROPOUT = 0.1  # of the small network: what it learns has less noise than outcomes
+STUDENT_EPOCHS = 2  # times those of a reward network
 WORTH_PROCESSES = 5_000  # rows times actions from which on processes save more time than they take to start
 VALUE_EPOCHS = (3, 10)  # passes over the scores that are tried after imitation
 VALUE_STEP = 0.1  # of the learning rate
@@ -52,7 +51,7 @@ class Robust:
     """A policy, the rewards it promises, and how both came about."""
 
     policy: Heads
-    rewards: Heads
+    rewards: Heads  # the same network, unless it went on learning from the scores
     relevance: Relevance | None  # on all rows, with the selection that was chosen
     settings: Settings
     value: float  # cross-fitted doubly robust value of the greedy policy, rewards in [0, 1]
@@ -88,21 +87,19 @@ class Say(Protocol):
 
 
 def learn_robust(log: Log, encoding: Encoding, settings: Settings, seed: int, workers: int, say: Say) -> Robust:
-    """Steps 1 to 6."""
+    """Steps 1 to 5."""
     workers = workers if len(log) * len(log.actions) >= WORTH_PROCESSES else 1
     ground = prepare_ground(log, encoding, settings, seed)
     say("Step B: which selection of features predicts rewards best")
     chosen = choose_selection(ground, workers)
     ground = replace(ground, settings=chosen.settings)
     say("Reward models on the features kept, cross-fitted and stacked")
-    mixed = rows_between(ground.rows.X, np.random.default_rng(seed))
-    X = np.concatenate([ground.rows.X, mixed])  # [n + m, D]
-    stack = fit_stack(ground, chosen, X, workers)
+    stack = fit_stack(ground, chosen, workers)
     G = doubly_robust_scores(stack.honest, ground.rows.A, ground.rows.R, ground.step_a.weights)
     say("Step C: one small network against the doubly robust scores")
     columns = union(masks_of(chosen.whole, ground))
     epochs, tried = choose_value_epochs(ground, stack, G, columns)
-    policy, promised = distilled(ground, stack, G, X, columns, epochs)
+    policy, promised = distilled(ground, stack, G, columns, epochs)
     worth = policy_value(greedy(stack.honest), G, ground.rows.weight)
     error = standard_error(worth.psi, ground.group)
     return Robust(
@@ -121,7 +118,7 @@ def learn_robust(log: Log, encoding: Encoding, settings: Settings, seed: int, wo
             "value_epochs": epochs,
             "value_gains": tried,
             "folds": ground.folds,
-            "agreement": agreement(policy, ground.rows.X, stack.everywhere[: len(log)]),
+            "agreement": agreement(policy, ground.rows.X, stack.everywhere),
         },
         ground.step_a.notes,
     )
@@ -151,23 +148,39 @@ class Selection:
 
 
 def choose_selection(ground: Ground, workers: int) -> Selection:
-    """The rule under which a small forest per action predicts held-out rewards best; no selection is one of them."""
+    """Of the rules under which a small forest per action predicts held-out rewards best, the one with fewest features.
+
+    "Best" is within one standard error of the lowest loss. No selection is among the rules, so that the one chosen is
+    worse than none by no more than noise.
+    """
     s = ground.settings
     if not s.relevance:
         return Selection(s, None, (None,) * ground.folds, {})
     found = [step_b(ground, ground.fold != number) for number in range(ground.folds)]
-    options = dict(selections(s))
-    losses = {}
-    if len(options) > 1:
-        losses = {
-            name: screened(ground, [under(one, option) for one in found[:SCREENING_FOLDS]], option, workers)
-            for name, option in options.items()
-        }
-    best = options[min(losses, key=losses.__getitem__)] if losses else next(iter(options.values()))
-    if not best.relevance:
-        return Selection(best, None, (None,) * ground.folds, losses)
     whole = step_b(ground, np.ones(len(ground.fold), bool))
-    return Selection(best, under(whole, best), tuple(under(one, best) for one in found), losses)
+    options = dict(selections(s))
+    losses = {name: screened(ground, found[:SCREENING_FOLDS], option, workers) for name, option in options.items()}
+    best = options[fewest_of_the_best(ground, losses, {name: size(whole, ground, options[name]) for name in options})]
+    told = {name: float(one.mean()) for name, one in losses.items()}
+    return Selection(best, under(whole, best), tuple(under(one, best) for one in found), told)
+
+
+def size(found: Relevance, ground: Ground, option: Settings) -> tuple[int, int]:
+    """Columns that some action's model reads, then pairs of action and column: the fewer the easier to read."""
+    f = masks_of(under(found, option), replace(ground, settings=option))
+    return int(f.any(axis=0).sum()), int(f.sum())
+
+
+def fewest_of_the_best(ground: Ground, losses: Mapping[str, np.ndarray], sizes: Mapping[str, tuple[int, int]]) -> str:
+    """The smallest rule whose loss is above the lowest by less than a standard error of the paired difference."""
+    lowest = min(losses.values(), key=np.mean)
+    group = None if ground.group is None else ground.group[screened_rows(ground)]
+
+    def near(one: np.ndarray) -> bool:
+        worse = one - lowest
+        return float(worse.mean()) <= standard_error(worse - worse.mean(), group)
+
+    return min((name for name, one in losses.items() if near(one)), key=lambda name: sizes[name])
 
 
 def selections(settings: Settings) -> Iterator[tuple[str, Settings]]:
@@ -180,7 +193,7 @@ def selections(settings: Settings) -> Iterator[tuple[str, Settings]]:
         for rate in rates:
             name = f"test at {rate:g}" + ", sets pooled" * pooled
             yield name, replace(settings, select="fdr", fdr=rate, pooled=pooled)
-    for lambda1 in LAMBDA1[settings.loss]:
+    for lambda1 in LAMBDA1[settings.loss][1::2]:
         yield f"lambda1 = {lambda1:g}", replace(settings, select="threshold", lambda1=lambda1)
 
 
@@ -197,14 +210,21 @@ def under(found: Relevance, settings: Settings) -> Relevance | None:
     return replace(found, select=settings.select, fdr=settings.fdr, lambda1=settings.lambda1, lambda2=settings.lambda2)
 
 
-def screened(ground: Ground, by_fold: Sequence[Relevance | None], settings: Settings, workers: int) -> float:
-    """Held-out logistic loss of a small forest per action under a selection."""
-    small = replace(ground, settings=replace(settings, **SCREENING))
-    held = [np.flatnonzero(ground.fold == number) for number in range(len(by_fold))]
-    parts = [part_of(small, number, one, ground.rows.X[held[number]]) for number, one in enumerate(by_fold)]
-    q = [Q["forest"] for Q in cross_fit(parts, ["forest"], workers)]
-    rows = ground.rows.take(np.concatenate(held))
-    return logistic_losses(np.concatenate(q)[np.arange(len(rows.A)), rows.A], rows)
+def screened(ground: Ground, by_fold: Sequence[Relevance], option: Settings, workers: int) -> np.ndarray:
+    """Held-out logistic loss of a small forest per action under a rule, row by row."""
+    small = replace(ground, settings=replace(option, **SCREENING))
+    parts = [
+        part_of(small, number, under(one, option), ground.rows.X[ground.fold == number])
+        for number, one in enumerate(by_fold)
+    ]
+    Q = np.concatenate([found["forest"] for found in cross_fit(parts, ["forest"], workers)])
+    rows = ground.rows.take(screened_rows(ground))
+    return rows.weight * logistic_losses(Q[np.arange(len(rows.A)), rows.A], rows.R)  # [rows]
+
+
+def screened_rows(ground: Ground) -> np.ndarray:
+    """The rows that are predicted to compare rules, fold by fold."""
+    return np.concatenate([np.flatnonzero(ground.fold == number) for number in range(SCREENING_FOLDS)])
 
 
 def part_of(ground: Ground, number: int, selected: Relevance | None, X_new: np.ndarray) -> Part:
@@ -222,41 +242,56 @@ def masks_of(selected: Relevance | None, ground: Ground) -> np.ndarray:
     return np.broadcast_to(f.any(axis=0), f.shape) if ground.settings.pooled else f
 
 
-def fit_stack(ground: Ground, chosen: Selection, X: np.ndarray, workers: int) -> Stack:
-    """All kinds of reward models, cross-fitted, for the rows of the log and those between."""
-    parts = [part_of(ground, number, one, X) for number, one in enumerate(chosen.by_fold)]
+def fit_stack(ground: Ground, chosen: Selection, workers: int) -> Stack:
+    """All kinds of reward models, cross-fitted and stacked."""
+    parts = [part_of(ground, number, one, ground.rows.X) for number, one in enumerate(chosen.by_fold)]
     return stacked(ground.rows, ground.fold, cross_fit(parts, list(MEMBERS), workers))
 
 
 # From rewards to a policy ------------------------------------------------------------------------------------
 
 
-def rows_between(X: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """New rows on the way from one row to another: where the policy is to do as the stack does, but no row was."""
-    m = min(len(X), MOST_MIXED)
-    one, two = (X[rng.choice(len(X), m, replace=False)] for _ in range(2))
-    share = rng.uniform(0.0, 0.5, (m, 1)).astype(X.dtype)
-    return np.asarray(one + share * (two - one))
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What the small network learns from."""
+
+    X: Tensor  # [n, columns]
+    r: Tensor  # [n, k]
+    G: Tensor  # [n, k]
+    weight: Tensor  # [n]
+    plan: Plan
+    T: float
+
+    def take(self, rows: Tensor) -> "Lesson":
+        """Some of the rows."""
+        return replace(self, X=self.X[rows], r=self.r[rows], G=self.G[rows], weight=self.weight[rows])
 
 
-def student_plan(ground: Ground) -> Plan:
-    """How the policy's network is trained."""
-    return plan_of(replace(ground.settings, **STUDENT), ground.seed)
+def lesson(ground: Ground, r: np.ndarray, G: np.ndarray, columns: np.ndarray) -> Lesson:
+    """Rows, rewards and scores in single precision."""
+    s = ground.settings
+    plan = replace(plan_of(s, ground.seed), dropout=min(s.dropout, STUDENT_DROPOUT), epochs=STUDENT_EPOCHS * s.epochs)
+    X, weight = ground.rows.X[:, columns], ground.rows.weight
+    return Lesson(tensor(X), tensor(r), tensor(G), tensor(weight), plan, s.temperature)
 
 
-def imitated(X: Tensor, wanted: Tensor, weight: Tensor, plan: Plan) -> HeadNetwork:
-    """A network whose softmax is close to the probabilities wanted."""
-    return fit_heads(X, wanted.shape[1], lambda S, rows: imitation(S, wanted[rows]), weight, plan)
-
-
-def by_value(network: HeadNetwork, X: Tensor, G: Tensor, weight: Tensor, plan: Plan, T: float, epochs: int) -> None:
-    """Go on training a policy for a few passes over the doubly robust scores."""
+def taught_rewards(given: Lesson) -> HeadNetwork:
+    """A network that promises what the stack promises."""
 
     def loss(S: Tensor, rows: Tensor) -> Losses:
-        return value(S, G[rows], T)
+        return every_reward(S, given.r[rows])
 
-    if epochs:
-        train_heads(network, X, loss, weight, replace(plan, epochs=epochs), plan.learning_rate * VALUE_STEP)
+    return fit_heads(given.X, given.r.shape[1], loss, given.weight, given.plan)
+
+
+def go_on_by_value(network: HeadNetwork, given: Lesson, epochs: int) -> None:
+    """A few passes over the doubly robust scores."""
+
+    def loss(S: Tensor, rows: Tensor) -> Losses:
+        return value(S, given.G[rows], given.T)
+
+    plan = replace(given.plan, epochs=epochs)
+    train_heads(network, given.X, loss, given.weight, plan, plan.learning_rate * VALUE_STEP)
 
 
 def choose_value_epochs(ground: Ground, stack: Stack, G: np.ndarray, columns: np.ndarray) -> tuple[int, dict[str, Any]]:
@@ -264,18 +299,18 @@ def choose_value_epochs(ground: Ground, stack: Stack, G: np.ndarray, columns: np
 
     The scores are cross-fitted once, as is usual; a fold's policy is learned from the other folds' scores.
     """
-    T, plan = ground.settings.temperature, student_plan(ground)
-    X = tensor(ground.rows.X[:, columns])
-    wanted, scores, weight = (tensor(one) for one in (softmax(stack.honest / T), G, ground.rows.weight))
+    given = lesson(ground, stack.honest, G, columns)
     policies = {epochs: np.zeros_like(G) for epochs in (0, *VALUE_EPOCHS)}
     for number in range(ground.folds):
-        seen, held = (torch.tensor(np.flatnonzero(one)) for one in (ground.fold != number, ground.fold == number))
-        start = imitated(X[seen], wanted[seen], weight[seen], plan)
-        first = start.weight.clone()
+        held = np.flatnonzero(ground.fold == number)
+        seen = given.take(torch.tensor(np.flatnonzero(ground.fold != number)))
+        network = taught_rewards(seen)
+        start = network.weight.clone()
         for epochs, h in policies.items():
-            start.weight.copy_(first)
-            by_value(start, X[seen], scores[seen], weight[seen], plan, T, epochs)
-            h[held.numpy()] = greedy(start.scores(X[held]).numpy())
+            network.weight.copy_(start)
+            if epochs:
+                go_on_by_value(network, seen, epochs)
+            h[held] = greedy(network.scores(given.X[torch.tensor(held)]).numpy())
     gains = {
         epochs: gain(policies[epochs], policies[0], G, ground.rows.weight, ground.group) for epochs in VALUE_EPOCHS
     }
@@ -284,19 +319,15 @@ def choose_value_epochs(ground: Ground, stack: Stack, G: np.ndarray, columns: np
     return (best if gains[best].clear else 0), told
 
 
-def distilled(
-    ground: Ground, stack: Stack, G: np.ndarray, X: np.ndarray, columns: np.ndarray, epochs: int
-) -> tuple[Heads, Heads]:
-    """The policy and its rewards as one small network each."""
-    T, plan, n = ground.settings.temperature, student_plan(ground), len(G)
-    inputs = tensor(X[:, columns])
-    r = stack.everywhere
-    weight = tensor(np.concatenate([ground.rows.weight, np.ones(len(X) - n)]))
-    policy = imitated(inputs, tensor(softmax(r / T)), weight, plan)
-    by_value(policy, inputs[:n], tensor(G), weight[:n], plan, T, epochs)
-    wanted = tensor(r)
-    promised = fit_heads(inputs, r.shape[1], lambda S, rows: rewards(S, wanted[rows]), weight, plan)
-    return policy.model("softmax", columns), promised.model("logistic", columns)
+def distilled(ground: Ground, stack: Stack, G: np.ndarray, columns: np.ndarray, epochs: int) -> tuple[Heads, Heads]:
+    """The policy, and the rewards it promises."""
+    given = lesson(ground, stack.everywhere, G, columns)
+    network = taught_rewards(given)
+    promised = network.model(columns, given.T, promises=True)
+    if not epochs:
+        return promised, promised
+    go_on_by_value(network, given, epochs)
+    return network.model(columns, given.T, promises=False), promised
 
 
 def agreement(policy: Heads, X: np.ndarray, r: np.ndarray) -> float:

@@ -21,15 +21,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ponn.forests import grow, seed_of
+from ponn.forests import Growth, grow, seed_of
 from ponn.heads import Losses, Plan, fit_heads, taken_reward, taken_share
 from ponn.inference import sigmoid, softmax
-from ponn.reward import fit_ridge
+from ponn.reward import fit_one_action, fit_ridge
 from ponn.settings import Settings
 
 SURE = 1e-3  # predictions are kept this far from 0 and 1: a forest's votes know no more
 CALIBRATION_STEPS = 25  # of Newton's method in two numbers; it settles in under ten
-SHARE_STEPS = 200  # of expectation maximisation for the shares
+SHARE_STEPS = 1_000  # of expectation maximisation for the shares
+SPARSE_PENALTIES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+MOST_LEAVES = 20_000  # of a tree: the time of a forest then grows no faster than its rows
 SMOOTH_LEAF = 15  # fewest rows in a leaf of the smooth forest, for outcomes that are mostly noise
 
 
@@ -77,29 +79,47 @@ def linear(part: Part, before: Predictions) -> np.ndarray:
     return by_action(part, one)
 
 
+def sparse_linear(part: Part, before: Predictions) -> np.ndarray:
+    """The same with an L1 penalty on all features, so that one kind of model is not bound to what Step B keeps.
+
+    Per action the penalty that predicts a quarter of its rows best from the others.
+    """
+
+    def one(X: np.ndarray, R: np.ndarray, weight: np.ndarray, X_new: np.ndarray, a: int) -> np.ndarray:
+        kept = np.random.default_rng(seed_of(part.seed, a)).permutation(len(R)) % 4 > 0
+
+        def loss(l1: float) -> float:
+            W, c, _ = fit_one_action(X[kept], R[kept], weight[kept], l1)
+            return float(weight[~kept] @ logistic_losses(sigmoid(X[~kept].astype(float) @ W + c), R[~kept]))
+
+        W, c, _ = fit_one_action(X, R, weight, min(SPARSE_PENALTIES, key=loss))
+        return sigmoid(X_new.astype(float) @ W + c)
+
+    return by_action(part._replace(f=np.ones_like(part.f)), one)
+
+
 def forest(part: Part, before: Predictions) -> np.ndarray:
     """A forest of extremely randomised trees per action on the action's own features."""
-    return by_action(part, lambda *rows: grown(part, part.settings.leaf, *rows))
+    return by_action(part, lambda *rows: grown(part, part.settings.trees, part.settings.leaf, *rows))
 
 
 def smooth_forest(part: Part, before: Predictions) -> np.ndarray:
-    """The same with large leaves."""
-    return by_action(part, lambda *rows: grown(part, max(part.settings.leaf, SMOOTH_LEAF), *rows))
+    """Half as many trees with large leaves."""
+    trees, leaf = max(1, part.settings.trees // 2), max(part.settings.leaf, SMOOTH_LEAF)
+    return by_action(part, lambda *rows: grown(part, trees, leaf, *rows))
 
 
 def grown(
-    part: Part, leaf: int, X: np.ndarray, R: np.ndarray, weight: np.ndarray, X_new: np.ndarray, a: int
+    part: Part, trees: int, leaf: int, X: np.ndarray, R: np.ndarray, weight: np.ndarray, X_new: np.ndarray, a: int
 ) -> np.ndarray:
     """Predictions of one action's forest."""
-    s = part.settings
-    leaf = max(leaf, len(R) // MOST_LEAVES)
-    model = grow(
-        "ExtraTreesRegressor", X, R, weight, seed_of(part.seed, a), trees=s.trees, leaf=leaf, columns=float(s.columns)
-    )
+    model = grow("ExtraTreesRegressor", X, R, weight, seed_of(part.seed, a), **growth(part, trees, leaf, len(R)))
     return np.asarray(model.predict(X_new))
 
 
-MOST_LEAVES = 20_000  # of a tree: the time of a forest then grows no faster than its rows
+def growth(part: Part, trees: int, leaf: int, n: int) -> Growth:
+    """How a forest on n rows grows."""
+    return {"trees": trees, "leaf": max(leaf, n // MOST_LEAVES), "columns": float(part.settings.columns)}
 
 
 def by_action(part: Part, fit: Callable[..., np.ndarray]) -> np.ndarray:
@@ -162,12 +182,8 @@ def second_forest(part: Part, before: Predictions) -> np.ndarray:
     rows, columns, j = part.seen, union(part.f), np.arange(len(part.seen.A))
     r = np.mean([before[name][part.places] for name in TEACHERS], axis=0)  # [n, k]
     r[j, rows.A] = rows.R
-    s = part.settings
-    leaf = max(s.leaf, len(r) // MOST_LEAVES)
-    X = rows.X[:, columns]
-    model = grow(
-        "ExtraTreesRegressor", X, r, rows.weight, part.seed, trees=s.trees, leaf=leaf, columns=float(s.columns)
-    )
+    shape = growth(part, part.settings.trees, part.settings.leaf, len(r))
+    model = grow("ExtraTreesRegressor", rows.X[:, columns], r, rows.weight, part.seed, **shape)
     return np.clip(model.predict(part.X_new[:, columns]), 0.0, 1.0)
 
 
@@ -190,6 +206,7 @@ def union(f: np.ndarray) -> np.ndarray:
 
 MEMBERS: Mapping[str, Member] = {
     "linear": linear,
+    "sparse linear": sparse_linear,
     "forest": forest,
     "smooth forest": smooth_forest,
     "reward network": reward_heads,
@@ -220,7 +237,7 @@ class Stack:
     """Cross-fitted, calibrated predictions of the stack and how good they are."""
 
     honest: np.ndarray  # Q of the rows learned from, each by models that never saw it: [n, k]
-    everywhere: np.ndarray  # Q by all folds' models: rows learned from, then new rows: [n + m, k]
+    everywhere: np.ndarray  # Q by all folds' models, most of which saw the row: [n, k]
     shares: Mapping[str, float]
     losses: Mapping[str, float]  # honest logistic loss of each kind and of the "stack"
 
@@ -246,22 +263,21 @@ def fit_part(part: Part, members: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def stacked(rows: Rows, fold: np.ndarray, found: Sequence[Mapping[str, np.ndarray]]) -> Stack:
-    """The stack from predictions [n + m, k] of every fold's models for all rows, those learned from first."""
-    n, j = len(rows.A), np.arange(len(rows.A))
+    """The stack from predictions [n, k] of every fold's models for all rows."""
+    j = np.arange(len(rows.A))
     honest, everywhere, losses = [], [], {}
     for name in found[0]:
-        by_fold = np.stack([one[name] for one in found])  # [folds, n + m, k]
+        by_fold = np.stack([one[name] for one in found])  # [folds, n, k]
         own = by_fold[fold, j]  # [n, k]
         calibration = calibrated(own[j, rows.A], rows)
         honest.append(calibration(own))
         everywhere.append(calibration(by_fold).mean(axis=0))
-        losses[name] = logistic_losses(honest[-1][j, rows.A], rows)
+        losses[name] = mean_loss(honest[-1][j, rows.A], rows)
     share = likeliest_shares(np.stack([one[j, rows.A] for one in honest], axis=1), rows)
     mixed, mixed_everywhere = (np.einsum("m,mja->ja", share, np.stack(one)) for one in (honest, everywhere))
     calibration = calibrated(mixed[j, rows.A], rows)
     mixed, mixed_everywhere = calibration(mixed), calibration(mixed_everywhere)
-    losses["stack"] = logistic_losses(mixed[j, rows.A], rows)
-    assert len(mixed) == n
+    losses["stack"] = mean_loss(mixed[j, rows.A], rows)
     return Stack(mixed, mixed_everywhere, dict(zip(found[0], share.tolist(), strict=True)), losses)
 
 
@@ -271,10 +287,15 @@ def log_odds(q: np.ndarray) -> np.ndarray:
     return np.asarray(np.log(q / (1 - q)))
 
 
-def logistic_losses(q: np.ndarray, rows: Rows) -> float:
-    """Weighted mean logistic loss of predictions [n] for the actions taken."""
+def logistic_losses(q: np.ndarray, R: np.ndarray) -> np.ndarray:
+    """The logistic loss of each prediction."""
     q = np.clip(q, SURE, 1 - SURE)
-    return float(np.average(-rows.R * np.log(q) - (1 - rows.R) * np.log(1 - q), weights=rows.weight))
+    return np.asarray(-R * np.log(q) - (1 - R) * np.log(1 - q))  # [n]
+
+
+def mean_loss(q: np.ndarray, rows: Rows) -> float:
+    """Weighted mean logistic loss of predictions [n] for the actions taken."""
+    return float(np.average(logistic_losses(q, rows.R), weights=rows.weight))
 
 
 def calibrated(q: np.ndarray, rows: Rows) -> Calibration:

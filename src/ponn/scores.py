@@ -16,6 +16,8 @@ import numpy as np
 
 from ponn.estimators import Valuation, mean_of, mean_one, standard_error
 
+CLEAR = 2.0  # standard errors: of policies that are worth the same, one in 40 seems clearly better
+
 
 def doubly_robust_scores(Q: np.ndarray, A: np.ndarray, R: np.ndarray, w: np.ndarray) -> np.ndarray:
     """G of every row and action."""
@@ -38,8 +40,8 @@ class Gain:
 
     @property
     def clear(self) -> bool:
-        """More than one standard error above 0."""
-        return self.value > self.error
+        """More than CLEAR standard errors above 0."""
+        return self.value > CLEAR * self.error
 
 
 def gain(new: np.ndarray, old: np.ndarray, G: np.ndarray, weight: np.ndarray | None, group: np.ndarray | None) -> Gain:

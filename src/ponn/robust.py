@@ -118,7 +118,7 @@ def learn_robust(log: Log, encoding: Encoding, settings: Settings, seed: int, wo
             "value_epochs": epochs,
             "value_gains": tried,
             "folds": ground.folds,
-            "agreement": agreement(policy, ground.rows.X, stack.everywhere),
+            "distillation_loss": distillation_loss(policy, ground.rows.X, stack.everywhere),
         },
         ground.step_a.notes,
     )
@@ -330,6 +330,6 @@ def distilled(ground: Ground, stack: Stack, G: np.ndarray, columns: np.ndarray, 
     return network.model(columns, given.T, promises=False), promised
 
 
-def agreement(policy: Heads, X: np.ndarray, r: np.ndarray) -> float:
-    """In which share of rows the small network recommends what the stack promises most for."""
-    return float(np.mean(policy.scores(X).argmax(axis=1) == r.argmax(axis=1)))
+def distillation_loss(policy: Heads, X: np.ndarray, r: np.ndarray) -> float:
+    """How much less the small network's actions promise than the stack's own, by the stack's account."""
+    return float(np.mean(r.max(axis=1) - r[np.arange(len(r)), policy.scores(X).argmax(axis=1)]))

@@ -100,26 +100,26 @@ def sparse_linear(part: Part, before: Predictions) -> np.ndarray:
 
 def forest(part: Part, before: Predictions) -> np.ndarray:
     """A forest of extremely randomised trees per action on the action's own features."""
-    return by_action(part, lambda *rows: grown(part, part.settings.trees, part.settings.leaf, *rows))
+    return by_action(part, lambda *rows: grown(part, *rows))
 
 
 def smooth_forest(part: Part, before: Predictions) -> np.ndarray:
-    """Half as many trees with large leaves."""
-    trees, leaf = max(1, part.settings.trees // 2), max(part.settings.leaf, SMOOTH_LEAF)
-    return by_action(part, lambda *rows: grown(part, trees, leaf, *rows))
+    """Half as many trees with large leaves; all columns are tried, as a split that leaves too few rows is given up."""
+    s = part.settings
+    smooth = replace(s, trees=max(1, s.trees // 2), leaf=max(s.leaf, SMOOTH_LEAF), columns=1.0)
+    return forest(part._replace(settings=smooth), before)
 
 
-def grown(
-    part: Part, trees: int, leaf: int, X: np.ndarray, R: np.ndarray, weight: np.ndarray, X_new: np.ndarray, a: int
-) -> np.ndarray:
+def grown(part: Part, X: np.ndarray, R: np.ndarray, weight: np.ndarray, X_new: np.ndarray, a: int) -> np.ndarray:
     """Predictions of one action's forest."""
-    model = grow("ExtraTreesRegressor", X, R, weight, seed_of(part.seed, a), **growth(part, trees, leaf, len(R)))
+    model = grow("ExtraTreesRegressor", X, R, weight, seed_of(part.seed, a), **growth(part.settings, len(R)))
     return np.asarray(model.predict(X_new))
 
 
-def growth(part: Part, trees: int, leaf: int, n: int) -> Growth:
+def growth(settings: Settings, n: int) -> Growth:
     """How a forest on n rows grows."""
-    return {"trees": trees, "leaf": max(leaf, n // MOST_LEAVES), "columns": float(part.settings.columns)}
+    s = settings
+    return {"trees": s.trees, "leaf": max(s.leaf, n // MOST_LEAVES), "columns": float(s.columns)}
 
 
 def by_action(part: Part, fit: Callable[..., np.ndarray]) -> np.ndarray:
@@ -182,8 +182,7 @@ def second_forest(part: Part, before: Predictions) -> np.ndarray:
     rows, columns, j = part.seen, union(part.f), np.arange(len(part.seen.A))
     r = np.mean([before[name][part.places] for name in TEACHERS], axis=0)  # [n, k]
     r[j, rows.A] = rows.R
-    shape = growth(part, part.settings.trees, part.settings.leaf, len(r))
-    model = grow("ExtraTreesRegressor", rows.X[:, columns], r, rows.weight, part.seed, **shape)
+    model = grow("ExtraTreesRegressor", rows.X[:, columns], r, rows.weight, part.seed, **growth(part.settings, len(r)))
     return np.clip(model.predict(part.X_new[:, columns]), 0.0, 1.0)
 
 

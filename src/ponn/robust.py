@@ -41,7 +41,7 @@ SCREENING: dict[str, Any] = {"trees": 20, "leaf": 3}  # of the forest that compa
 SCREENING_FOLDS = 2
 STUDENT_DROPOUT = 0.1  # of the small network: what it learns has less noise than outcomes
 STUDENT_EPOCHS = 2  # times those of a reward network
-WORTH_PROCESSES = 5_000  # rows times actions from which on processes save more time than they take to start
+WORTH_PROCESSES = 15_000  # rows times actions from which on processes save more time than they take to start
 VALUE_EPOCHS = (3, 10)  # passes over the scores that are tried after imitation
 VALUE_STEP = 0.1  # of the learning rate
 

@@ -12,7 +12,6 @@ server with a decision log on disk; its start and its memory. Linux only.
 import argparse
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile

@@ -417,7 +417,8 @@ def compare(
     """Learn from LOG by several methods and value them on rows that none of them saw.
 
     \b
-    Methods: ponn-b ponn poem poem-b poem-l1 mlp-l1 lr-l1 logging banditnet ipw-forest direct-forest offset-tree
+    Methods: ponn-dr ponn-b ponn poem poem-b poem-l1 mlp-l1 lr-l1 logging banditnet ipw-forest direct-forest
+             offset-tree
     \b
     Example:
       ponn compare visits.csv --action treatment --reward recovered --methods ponn-b,lr-l1

@@ -10,7 +10,7 @@ from ponn.encode import Encoding
 from ponn.forests import direct_forest, ipw_forest, offset_tree
 from ponn.inference import Architecture
 from ponn.log import Log
-from ponn.many import train_many
+from ponn.many import available_cores, train_many
 from ponn.models import Model, Network, RewardNetwork, with_action
 from ponn.partition import fit_similar
 from ponn.propensity import (
@@ -23,6 +23,7 @@ from ponn.propensity import (
 )
 from ponn.relevance import Relevance
 from ponn.reward import fit_linear_rewards, fit_rewards, logistic_loss
+from ponn.robust import learn_robust
 from ponn.settings import Settings
 from ponn.train import Candidate, Problem, Rows, Trained, train
 
@@ -48,6 +49,7 @@ class Prepared:
     step_a: Propensities  # of the training rows
     step_b: Relevance | None
     problem: Problem
+    log: Log  # training and validation rows together
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,16 @@ class Fitted:
     valid_loss: float
     details: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    companions: Mapping[str, Model] = field(default_factory=dict)  # better ones than `companions` fits
+    chosen: "Chosen | None" = None  # what the learner decided by itself
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Settings that a learner chose, and the relevant sets under them."""
+
+    settings: Settings
+    step_b: Relevance | None
 
 
 Learner = Callable[[Prepared, Sequence[Candidate], int | None, Progress], list[Fitted]]
@@ -181,16 +193,33 @@ def current_practice(prepared: Prepared, settings: Settings, notes: list[str]) -
     return Network(Architecture(k, D, ()), {"W1": np.ascontiguousarray(W[:D]), "c": c + W[D:].sum(axis=0)})
 
 
-def companions(prepared: Prepared, settings: Settings, notes: list[str]) -> dict[str, Model]:
+def companions(prepared: Prepared, settings: Settings, fitted: Fitted, notes: list[str]) -> dict[str, Model]:
     """What a policy carries to say what to expect of an action, how similar rows fared, whether the log supports it."""
+    rows = prepared.problem.train
+    rewards = fitted.companions.get("reward") or carried_rewards(prepared, settings, notes)
+    r = np.asarray(rewards.rewards(rows.X))[np.arange(len(rows)), rows.A]
+    similar = fit_similar(rows.X, rows.A, rows.R, r, prepared.problem.k)
+    return {"reward": rewards, "logging": current_practice(prepared, settings, notes), "similar": similar}
+
+
+def carried_rewards(prepared: Prepared, settings: Settings, notes: list[str]) -> Model:
+    """r_hat(a, x) by a logistic regression per action, for policies whose method makes no better one."""
     rows, converged = prepared.problem.train, list[bool]()
     rewards = fit_rewards(
         rows.X, rows.A, rows.R, prepared.train.row_weights, prepared.problem.k, settings.reward_penalty, converged
     )
     notes += stops_told("reward model that is carried along", converged)
-    r = rewards.rewards(rows.X)[np.arange(len(rows)), rows.A]
-    similar = fit_similar(rows.X, rows.A, rows.R, r, prepared.problem.k)
-    return {"reward": rewards, "logging": current_practice(prepared, settings, notes), "similar": similar}
+    return rewards
+
+
+def doubly_robust(prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress) -> list[Fitted]:
+    """PONN-DR, which holds out every row once instead of keeping a validation part; compared by its value."""
+    found = []
+    for one in options:
+        made = learn_robust(prepared.log, prepared.encoding, one.settings, one.seed, workers or available_cores(), say)
+        chosen = Chosen(made.settings, made.relevance)
+        found.append(Fitted(made.policy, -made.value, made.details, made.notes, {"reward": made.rewards}, chosen))
+    return found
 
 
 def linear_weights(fitted: Any, k: int) -> dict[str, np.ndarray]:
@@ -260,4 +289,5 @@ LEARNERS: Mapping[str, Learner] = {
     "ipw-forest": ipw_forests,
     "direct-forest": direct_forests,
     "offset-tree": offset_trees,
+    "doubly-robust": doubly_robust,
 }

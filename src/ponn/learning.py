@@ -38,7 +38,8 @@ def learn(
 
     30 % of the rows (by time or group where the log has such a column) are kept to stop training and, with tune=True,
     to choose among the method's grid (lambda1 to lambda3 and the like) by the validation criterion, as in the paper.
-    Settings given are not tuned. Nothing is refitted.
+    Settings given are not tuned. Nothing is refitted. `ponn-dr` tunes itself: it learns from all rows given, each in
+    turn held out.
     """
     started = time.perf_counter()
     name, row = method_named(method)
@@ -73,7 +74,7 @@ def prepare(log: Log, settings: Settings, seed: int) -> Prepared:
         for one, rows in ((part, first), (valid, rest))
     )
     problem = Problem(train_rows, valid_rows, len(log.actions))
-    return Prepared(part, valid, encoding, step_a.take(first), step_b, problem)
+    return Prepared(part, valid, encoding, step_a.take(first), step_b, problem, log)
 
 
 def rows_of(log: Log, encoding: Encoding, step_a: Propensities, truncate: bool) -> Rows:
@@ -119,11 +120,13 @@ def usual_clip(w: np.ndarray) -> float:
 def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted, tried: int, seconds: float) -> Policy:
     """The policy with everything needed to explain it."""
     step_b, settings = prepared.step_b, chosen.settings
+    if fitted.chosen is not None:
+        step_b, settings = fitted.chosen.step_b, fitted.chosen.settings
     if step_b is not None:
         step_b = step_b.with_thresholds(settings.lambda1, settings.lambda2)
     d = len(prepared.encoding.features)
     told: list[str] = []
-    carried = companions(prepared, settings, told)
+    carried = companions(prepared, settings, fitted, told)
     selected = np.ones((len(prepared.train.actions), d), bool) if step_b is None else step_b.selected
     provenance = {
         "rows": {"train": len(prepared.train), "valid": len(prepared.valid)},

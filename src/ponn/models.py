@@ -11,12 +11,13 @@ plain values) and its `arrays`, and can be built again from both; whatever does 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
 from ponn.errors import PonnError
-from ponn.inference import Architecture, scores, sigmoid, softmax
+from ponn.inference import BLOCK_ROWS, Architecture, relu, scores, sigmoid, softmax
 from ponn.similar import SimilarRows
 from ponn.trees import TreeModel
 
@@ -192,6 +193,77 @@ class LinearRewards:
         return greedy(self.rewards(X), eligible)
 
 
+def head_shapes(D: int, hidden: tuple[int, ...], k: int) -> dict[str, tuple[int, ...]]:
+    """Name → shape of the weights of `Heads`."""
+    sizes = (D, *hidden)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for number, (below, units) in enumerate(pairwise(sizes), start=1):
+        shapes |= {f"W{number}": (below, units), f"b{number}": (units,)}
+    return shapes | {"W": (sizes[-1], k), "c": (k,)}
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """Rectified layers W1 b1 W2 b2 .. shared by all actions and a head per action: r = sigmoid(H @ W + c).
+
+    The policy is softmax(r / temperature). promises: is r a calibrated reward, or only a score to decide by?
+    """
+
+    arrays: Arrays
+    temperature: float
+    promises: bool
+    kind: ClassVar[str] = "heads"
+
+    def __post_init__(self) -> None:
+        layers = range(1, len(self.arrays) // 2)
+        hidden = tuple(self.arrays[f"b{number}"].shape[0] for number in layers)
+        if {name: array.shape for name, array in self.arrays.items()} != head_shapes(self.D, hidden, self.k):
+            raise PonnError("The parts of the policy file do not fit together; it is damaged.")
+        if type(self.temperature) is not float or not self.temperature > 0 or type(self.promises) is not bool:
+            raise PonnError(f"The network has temperature {self.temperature!r}; the policy file is damaged.")
+
+    @property
+    def k(self) -> int:
+        """Actions."""
+        return len(self.arrays["c"])
+
+    @property
+    def D(self) -> int:
+        """Design columns."""
+        return len(self.arrays["W1" if "W1" in self.arrays else "W"])
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the scores mean."""
+        return {"temperature": self.temperature, "promises": self.promises}
+
+    @classmethod
+    def build(cls, description: Mapping[str, Any], arrays: Arrays) -> Self:
+        """The network of a policy file."""
+        return cls(arrays, description["temperature"], description["promises"])
+
+    def scores(self, X: np.ndarray) -> np.ndarray:
+        """r of every action in [0, 1], in blocks of rows that stay in the cache."""
+        if X.ndim != 2 or X.shape[1] != self.D:
+            raise PonnError(f"The rows have shape {X.shape}; expected {self.D} design columns.")
+        X = np.asarray(X, np.float32)
+        out = np.empty((len(X), self.k))
+        for start in range(0, len(X), BLOCK_ROWS):
+            H = X[start : start + BLOCK_ROWS]
+            for number in range(1, len(self.arrays) // 2):
+                H = relu(H @ self.arrays[f"W{number}"] + self.arrays[f"b{number}"])
+            out[start : start + BLOCK_ROWS] = H @ self.arrays["W"] + self.arrays["c"]
+        return sigmoid(out)  # [n, k]
+
+    def probabilities(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
+        """softmax(r / T) over the eligible actions."""
+        return softmax(among(self.scores(X) / self.temperature, eligible))  # [n, k]
+
+    def rewards(self, X: np.ndarray) -> Any:
+        """The reward that each action promises: [n, k]; None where the scores promise none."""
+        return self.scores(X) if self.promises else None
+
+
 def checked_architecture(description: Mapping[str, Any], arrays: Arrays) -> Architecture:
     """The architecture, if the arrays have its shapes and hold finite single-precision numbers."""
     names = ("k", "D", "hidden", "activation")
@@ -202,7 +274,7 @@ def checked_architecture(description: Mapping[str, Any], arrays: Arrays) -> Arch
     return architecture
 
 
-KINDS: tuple[type[Model], ...] = (Network, RewardNetwork, LinearRewards, TreeModel, SimilarRows)
+KINDS: tuple[type[Model], ...] = (Network, RewardNetwork, LinearRewards, Heads, TreeModel, SimilarRows)
 MODELS: Mapping[str, type[Model]] = {one.kind: one for one in KINDS}
 
 

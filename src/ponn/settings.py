@@ -69,10 +69,12 @@ class Settings:
     lambda2: float = setting(0.0, symbol="lambda2", low=0, help="weight of the mean absolute correlation in tau")
     select: str = setting(
         "threshold",
-        choices=("threshold", "fdr"),
-        help="how features are selected: G > tau (the paper), or a test with false-discovery control",
+        choices=("threshold", "fdr", "auto"),
+        help="how features are selected: G > tau (the paper), a test with false-discovery control (fdr), or by "
+        "whichever of these and no selection predicts rewards best (auto; ponn-dr alone, elsewhere it is fdr)",
     )
     fdr: float = setting(0.1, low=0, high=1, help="false-discovery rate over all pairs, for select=fdr")
+    pooled: bool = setting(False, help="every action's reward model reads the sets of all actions (ponn-dr)")
     hidden: tuple[int, ...] = setting((100, 100), symbol="h_p", low=1, help="units of the policy layers; none: linear")
     activation: str = setting(
         "sigmoid", symbol="rho", choices=("sigmoid", "relu", "silu"), help="activation of the policy layers"
@@ -94,7 +96,16 @@ class Settings:
     trees: int = setting(100, low=1, help="trees in a forest")
     leaf: int = setting(1, low=1, help="fewest rows in a leaf; larger by itself where the log is large")
     columns: float = setting(0.33, low=0.01, high=1, help="share of the design columns tried at a split")
-    folds: int = setting(4, low=1, help="folds in which the offset tree asks who won a duel; 1: in-sample")
+    folds: int = setting(
+        4, low=1, help="folds in which the offset tree asks who won a duel (1: in-sample), and of ponn-dr"
+    )
+    dropout: float = setting(0.0, low=0, high=0.9, help="share of units that are silent in a step (ponn-dr)")
+    temperature: float = setting(
+        0.05,
+        low=1e-3,
+        help="T of ponn-dr's stochastic policy softmax(r / T): near 0 it always takes the best action, more keeps "
+        "exploring those that promise nearly as much",
+    )
     learning_rate: float = setting(1e-3, low=1e-8, help="step of Adam")
     batch: int = setting(128, low=1, help="rows per step")
     epochs: int = setting(1_000, low=1, help="most passes over the rows")
@@ -208,6 +219,20 @@ METHODS: dict[str, Method] = {
         learner="direct-forest",
         settings={"relevance": False},
         grid=FOREST,
+    ),
+    "ponn-dr": Method(
+        "beyond the paper: stacked reward models on the features of Step B, doubly robust scores, one small network",
+        learner="doubly-robust",
+        settings={
+            "select": "auto",
+            "hidden": (128, 128),
+            "activation": "relu",
+            "dropout": 0.2,
+            "l2": 0.0,
+            "learning_rate": 3e-3,
+            "epochs": 40,
+            "folds": 5,
+        },
     ),
     "offset-tree": Method(
         "tournament of actions decided by forests (Beygelzimer and Langford)",

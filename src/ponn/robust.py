@@ -1,0 +1,335 @@
+"""PONN-DR: the policy learned from what every action promises in every row, rewarded or not.
+
+1. Step A, cross-fitted: the propensity of a row comes from other rows.
+2. Step B in every fold on the rows of the others. Which rule selects the features (the paper's threshold with one of
+   several lambda1, a test at one of several rates, or no selection) is chosen by how well rewards are predicted.
+3. Reward models of several kinds on those features, cross-fitted, calibrated and stacked (stacking.py).
+4. Doubly robust scores of every row and action (scores.py).
+5. One small network learns what the stack promises for every row and action; the policy is softmax(r / T) of its
+   rewards r. If that is clearly worth more by the doubly robust value on rows held out, it goes on learning from the
+   scores; the network before then stays with the policy, to say what to expect.
+
+All rows given take part, each in turn held out: there is no separate validation part.
+
+symbol   meaning                                                        shape
+Q        honest rewards of the stack: by models that never saw the row  [n, k]
+G        doubly robust scores                                           [n, k]
+T        temperature
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ponn.encode import Encoding
+from ponn.estimators import standard_error
+from ponn.heads import HeadNetwork, Losses, Plan, every_reward, fit_heads, train_heads, value
+from ponn.log import Log
+from ponn.models import Heads, greedy
+from ponn.propensity import Propensities, fold_numbers, propensities
+from ponn.relevance import Relevance, relevance
+from ponn.scores import doubly_robust_scores, gain, policy_value
+from ponn.settings import LAMBDA1, Settings
+from ponn.stacking import MEMBERS, Part, Rows, Stack, cross_fit, logistic_losses, plan_of, stacked, tensor, union
+
+OWN_RATES, POOLED_RATES = (0.01, 0.1), (0.001, 0.1)  # tried for the test of relevance
+SCREENING: dict[str, Any] = {"trees": 20, "leaf": 3}  # of the forest that compares selections
+SCREENING_FOLDS = 2
+STUDENT_DROPOUT = 0.1  # of the small network: what it learns has less noise than outcomes
+STUDENT_EPOCHS = 2  # times those of a reward network
+WORTH_PROCESSES = 15_000  # rows times actions from which on processes save more time than they take to start
+VALUE_EPOCHS = (3, 10)  # passes over the scores that are tried after imitation
+VALUE_STEP = 0.1  # of the learning rate
+
+
+@dataclass(frozen=True, eq=False)
+class Robust:
+    """A policy, the rewards it promises, and how both came about."""
+
+    policy: Heads
+    rewards: Heads  # the same network, unless it went on learning from the scores
+    relevance: Relevance | None  # on all rows, with the selection that was chosen
+    settings: Settings
+    value: float  # cross-fitted doubly robust value of the greedy policy, rewards in [0, 1]
+    error: float  # its standard error
+    details: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What all steps share."""
+
+    log: Log
+    encoding: Encoding
+    settings: Settings
+    seed: int
+    rows: Rows
+    fold: np.ndarray  # [n]
+    group: np.ndarray | None
+    step_a: Propensities  # cross-fitted
+
+    @property
+    def folds(self) -> int:
+        """How many."""
+        return int(self.fold.max()) + 1
+
+
+class Say(Protocol):
+    """Who is told what is being done."""
+
+    def __call__(self, message: str) -> None:
+        """Take note."""
+
+
+def learn_robust(log: Log, encoding: Encoding, settings: Settings, seed: int, workers: int, say: Say) -> Robust:
+    """Steps 1 to 5."""
+    workers = workers if len(log) * len(log.actions) >= WORTH_PROCESSES else 1
+    ground = prepare_ground(log, encoding, settings, seed)
+    say("Step B: which selection of features predicts rewards best")
+    chosen = choose_selection(ground, workers)
+    ground = replace(ground, settings=chosen.settings)
+    say("Reward models on the features kept, cross-fitted and stacked")
+    stack = fit_stack(ground, chosen, workers)
+    G = doubly_robust_scores(stack.honest, ground.rows.A, ground.rows.R, ground.step_a.weights)
+    say("Step C: one small network against the doubly robust scores")
+    columns = union(masks_of(chosen.whole, ground))
+    epochs, tried = choose_value_epochs(ground, stack, G, columns)
+    policy, promised = distilled(ground, stack, G, columns, epochs)
+    worth = policy_value(greedy(stack.honest), G, ground.rows.weight)
+    error = standard_error(worth.psi, ground.group)
+    return Robust(
+        policy,
+        promised,
+        chosen.whole,
+        chosen.settings,
+        worth.value,
+        error,
+        {
+            "cross_fitted_value": worth.value,
+            "cross_fitted_error": error,
+            "shares": {name: round(share, 4) for name, share in stack.shares.items()},
+            "losses": dict(stack.losses),
+            "selections": dict(chosen.losses),
+            "value_epochs": epochs,
+            "value_gains": tried,
+            "folds": ground.folds,
+            "distillation_loss": distillation_loss(policy, ground.rows.X, stack.everywhere),
+        },
+        ground.step_a.notes,
+    )
+
+
+def prepare_ground(log: Log, encoding: Encoding, settings: Settings, seed: int) -> Ground:
+    """Folds, cross-fitted Step A and the rows."""
+    group = None if log.columns.group is None else log.group_numbers()
+    units = len(log) if group is None else int(group.max()) + 1
+    folds = max(2, min(settings.folds, units))
+    rows = Rows(encoding.design(log), log.A, log.R, log.row_weights / log.row_weights.mean(), len(log.actions))
+    step_a = propensities(log, encoding, settings, folds=folds, seed=seed)
+    return Ground(log, encoding, settings, seed, rows, fold_numbers(log, folds, seed), group, step_a)
+
+
+# Relevance that adapts -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The rule that was chosen, Step B under it in every fold and on all rows, and the losses of all rules tried."""
+
+    settings: Settings
+    whole: Relevance | None
+    by_fold: tuple[Relevance | None, ...]
+    losses: dict[str, float]
+
+
+def choose_selection(ground: Ground, workers: int) -> Selection:
+    """Of the rules under which a small forest per action predicts held-out rewards best, the one with fewest features.
+
+    "Best" is within one standard error of the lowest loss. No selection is among the rules, so that the one chosen is
+    worse than none by no more than noise.
+    """
+    s = ground.settings
+    if not s.relevance:
+        return Selection(s, None, (None,) * ground.folds, {})
+    found = [step_b(ground, ground.fold != number) for number in range(ground.folds)]
+    whole = step_b(ground, np.ones(len(ground.fold), bool))
+    options = dict(selections(s))
+    losses = {name: screened(ground, found[:SCREENING_FOLDS], option, workers) for name, option in options.items()}
+    best = options[fewest_of_the_best(ground, losses, {name: size(whole, ground, options[name]) for name in options})]
+    told = {name: float(one.mean()) for name, one in losses.items()}
+    return Selection(best, under(whole, best), tuple(under(one, best) for one in found), told)
+
+
+def size(found: Relevance, ground: Ground, option: Settings) -> tuple[int, int]:
+    """Columns that some action's model reads, then pairs of action and column: the fewer the easier to read."""
+    f = masks_of(under(found, option), replace(ground, settings=option))
+    return int(f.any(axis=0).sum()), int(f.sum())
+
+
+def fewest_of_the_best(ground: Ground, losses: Mapping[str, np.ndarray], sizes: Mapping[str, tuple[int, int]]) -> str:
+    """The smallest rule whose loss is above the lowest by less than a standard error of the paired difference."""
+    lowest = min(losses.values(), key=np.mean)
+    group = None if ground.group is None else ground.group[screened_rows(ground)]
+
+    def near(one: np.ndarray) -> bool:
+        worse = one - lowest
+        return float(worse.mean()) <= standard_error(worse - worse.mean(), group)
+
+    return min((name for name, one in losses.items() if near(one)), key=lambda name: sizes[name])
+
+
+def selections(settings: Settings) -> Iterator[tuple[str, Settings]]:
+    """The rules to compare, by name; a rule that was asked for stands alone."""
+    if settings.select != "auto":
+        yield settings.select, settings
+        return
+    yield "no selection", replace(settings, relevance=False)
+    for pooled, rates in ((False, OWN_RATES), (True, POOLED_RATES)):
+        for rate in rates:
+            name = f"test at {rate:g}" + ", sets pooled" * pooled
+            yield name, replace(settings, select="fdr", fdr=rate, pooled=pooled)
+    for lambda1 in LAMBDA1[settings.loss][1::2]:
+        yield f"lambda1 = {lambda1:g}", replace(settings, select="threshold", lambda1=lambda1)
+
+
+def step_b(ground: Ground, seen: np.ndarray) -> Relevance:
+    """Step B on some rows."""
+    rows = np.flatnonzero(seen)
+    return relevance(ground.log.take(rows), ground.encoding, ground.step_a.take(rows), ground.settings)
+
+
+def under(found: Relevance, settings: Settings) -> Relevance | None:
+    """The same sums under another rule."""
+    if not settings.relevance:
+        return None
+    return replace(found, select=settings.select, fdr=settings.fdr, lambda1=settings.lambda1, lambda2=settings.lambda2)
+
+
+def screened(ground: Ground, by_fold: Sequence[Relevance], option: Settings, workers: int) -> np.ndarray:
+    """Held-out logistic loss of a small forest per action under a rule, row by row."""
+    small = replace(ground, settings=replace(option, **SCREENING))
+    parts = [
+        part_of(small, number, under(one, option), ground.rows.X[ground.fold == number])
+        for number, one in enumerate(by_fold)
+    ]
+    Q = np.concatenate([found["forest"] for found in cross_fit(parts, ["forest"], workers)])
+    rows = ground.rows.take(screened_rows(ground))
+    return rows.weight * logistic_losses(Q[np.arange(len(rows.A)), rows.A], rows.R)  # [rows]
+
+
+def screened_rows(ground: Ground) -> np.ndarray:
+    """The rows that are predicted to compare rules, fold by fold."""
+    return np.concatenate([np.flatnonzero(ground.fold == number) for number in range(SCREENING_FOLDS)])
+
+
+def part_of(ground: Ground, number: int, selected: Relevance | None, X_new: np.ndarray) -> Part:
+    """One fold's task; X_new begins with all rows of the log, unless it is only for screening."""
+    seen = np.flatnonzero(ground.fold != number)
+    return Part(ground.rows.take(seen), X_new, seen, masks_of(selected, ground), ground.seed + number, ground.settings)
+
+
+def masks_of(selected: Relevance | None, ground: Ground) -> np.ndarray:
+    """f_a over design columns."""
+    k, D = ground.rows.k, ground.rows.X.shape[1]
+    if selected is None:
+        return np.ones((k, D), bool)
+    f = selected.selected[:, ground.encoding.owner]  # [k, D]
+    return np.broadcast_to(f.any(axis=0), f.shape) if ground.settings.pooled else f
+
+
+def fit_stack(ground: Ground, chosen: Selection, workers: int) -> Stack:
+    """All kinds of reward models, cross-fitted and stacked."""
+    parts = [part_of(ground, number, one, ground.rows.X) for number, one in enumerate(chosen.by_fold)]
+    return stacked(ground.rows, ground.fold, cross_fit(parts, list(MEMBERS), workers))
+
+
+# From rewards to a policy ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What the small network learns from."""
+
+    X: Tensor  # [n, columns]
+    r: Tensor  # [n, k]
+    G: Tensor  # [n, k]
+    weight: Tensor  # [n]
+    plan: Plan
+    T: float
+
+    def take(self, rows: Tensor) -> "Lesson":
+        """Some of the rows."""
+        return replace(self, X=self.X[rows], r=self.r[rows], G=self.G[rows], weight=self.weight[rows])
+
+
+def lesson(ground: Ground, r: np.ndarray, G: np.ndarray, columns: np.ndarray) -> Lesson:
+    """Rows, rewards and scores in single precision."""
+    s = ground.settings
+    plan = replace(plan_of(s, ground.seed), dropout=min(s.dropout, STUDENT_DROPOUT), epochs=STUDENT_EPOCHS * s.epochs)
+    X, weight = ground.rows.X[:, columns], ground.rows.weight
+    return Lesson(tensor(X), tensor(r), tensor(G), tensor(weight), plan, s.temperature)
+
+
+def taught_rewards(given: Lesson) -> HeadNetwork:
+    """A network that promises what the stack promises."""
+
+    def loss(S: Tensor, rows: Tensor) -> Losses:
+        return every_reward(S, given.r[rows])
+
+    return fit_heads(given.X, given.r.shape[1], loss, given.weight, given.plan)
+
+
+def go_on_by_value(network: HeadNetwork, given: Lesson, epochs: int) -> None:
+    """A few passes over the doubly robust scores."""
+
+    def loss(S: Tensor, rows: Tensor) -> Losses:
+        return value(S, given.G[rows], given.T)
+
+    plan = replace(given.plan, epochs=epochs)
+    train_heads(network, given.X, loss, given.weight, plan, plan.learning_rate * VALUE_STEP)
+
+
+def choose_value_epochs(ground: Ground, stack: Stack, G: np.ndarray, columns: np.ndarray) -> tuple[int, dict[str, Any]]:
+    """How many passes over the scores: the number worth most on rows held out, if clearly worth more than none.
+
+    The scores are cross-fitted once, as is usual; a fold's policy is learned from the other folds' scores.
+    """
+    given = lesson(ground, stack.honest, G, columns)
+    policies = {epochs: np.zeros_like(G) for epochs in (0, *VALUE_EPOCHS)}
+    for number in range(ground.folds):
+        held = np.flatnonzero(ground.fold == number)
+        seen = given.take(torch.tensor(np.flatnonzero(ground.fold != number)))
+        network = taught_rewards(seen)
+        start = network.weight.clone()
+        for epochs, h in policies.items():
+            network.weight.copy_(start)
+            if epochs:
+                go_on_by_value(network, seen, epochs)
+            h[held] = greedy(network.scores(given.X[torch.tensor(held)]).numpy())
+    gains = {
+        epochs: gain(policies[epochs], policies[0], G, ground.rows.weight, ground.group) for epochs in VALUE_EPOCHS
+    }
+    best = max(VALUE_EPOCHS, key=lambda epochs: gains[epochs].value)
+    told = {str(epochs): [one.value, one.error] for epochs, one in gains.items()}
+    return (best if gains[best].clear else 0), told
+
+
+def distilled(ground: Ground, stack: Stack, G: np.ndarray, columns: np.ndarray, epochs: int) -> tuple[Heads, Heads]:
+    """The policy, and the rewards it promises."""
+    given = lesson(ground, stack.everywhere, G, columns)
+    network = taught_rewards(given)
+    promised = network.model(columns, given.T, promises=True)
+    if not epochs:
+        return promised, promised
+    go_on_by_value(network, given, epochs)
+    return network.model(columns, given.T, promises=False), promised
+
+
+def distillation_loss(policy: Heads, X: np.ndarray, r: np.ndarray) -> float:
+    """How much less the small network's actions promise than the stack's own, by the stack's account."""
+    return float(np.mean(r.max(axis=1) - r[np.arange(len(r)), policy.scores(X).argmax(axis=1)]))

@@ -1,0 +1,328 @@
+"""Reward models of several kinds, each on the features that Step B keeps, cross-fitted and stacked.
+
+symbol   meaning                                                                              shape
+X        design columns                                                                       [n, D]
+A, R     action taken and reward in [0, 1]                                                    [n]
+f        masks: does action a see a design column? One set per fold, from the other folds     [k, D]
+Q        r_hat(a, x), calibrated, of one kind of model                                        [n, k]
+share    weight of each kind in the stack: not negative, adding up to 1                       [kinds]
+
+Every fold's models learn from the rows of the other folds. So a row's own prediction comes from models that never saw
+it, and that of a new row is the mean over all folds' models, an ensemble. Each kind is calibrated on those honest
+predictions, then the shares that make the observed rewards most likely are found, then the stack is calibrated.
+An action that a fold's models never saw promises 0.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ponn.forests import Growth, grow, seed_of
+from ponn.heads import Losses, Plan, fit_heads, taken_reward, taken_share
+from ponn.inference import sigmoid, softmax
+from ponn.reward import fit_one_action, fit_ridge
+from ponn.settings import Settings
+
+SURE = 1e-3  # predictions are kept this far from 0 and 1: a forest's votes know no more
+CALIBRATION_STEPS = 25  # of Newton's method in two numbers; it settles in under ten
+SHARE_STEPS = 1_000  # of expectation maximisation for the shares
+SPARSE_PENALTIES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+MOST_LEAVES = 20_000  # of a tree: the time of a forest then grows no faster than its rows
+SMOOTH_LEAF = 15  # fewest rows in a leaf of the smooth forest, for outcomes that are mostly noise
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows to learn rewards from."""
+
+    X: np.ndarray  # [n, D]
+    A: np.ndarray  # [n]
+    R: np.ndarray  # [n]
+    weight: np.ndarray  # [n], mean 1
+    k: int
+
+    def take(self, rows: np.ndarray) -> "Rows":
+        """Some of them."""
+        return Rows(self.X[rows], self.A[rows], self.R[rows], self.weight[rows], self.k)
+
+
+class Part(NamedTuple):
+    """One fold's task: rows to learn from, rows to predict (the rows learned from stand at `places`), masks."""
+
+    seen: Rows
+    X_new: np.ndarray  # [m, D]
+    places: np.ndarray  # [n]; empty where nobody asks for predictions of the rows learned from
+    f: np.ndarray  # [k, D]
+    seed: int
+    settings: Settings
+
+
+TakenLoss = Callable[[Tensor, Tensor, Tensor], Losses]
+Predictions = Mapping[str, np.ndarray]  # of kinds fitted before, for X_new: [m, k] each
+Member = Callable[[Part, Predictions], np.ndarray]  # predictions for X_new: [m, k]
+
+
+# Kinds of models -----------------------------------------------------------------------------------------
+
+
+def linear(part: Part, before: Predictions) -> np.ndarray:
+    """A logistic regression per action on the action's own features."""
+
+    def one(X: np.ndarray, R: np.ndarray, weight: np.ndarray, X_new: np.ndarray, a: int) -> np.ndarray:
+        W, c = fit_ridge(X, R, weight, part.settings.reward_penalty)
+        return sigmoid(X_new.astype(float) @ W + c)
+
+    return by_action(part, one)
+
+
+def sparse_linear(part: Part, before: Predictions) -> np.ndarray:
+    """The same with an L1 penalty on all features, so that one kind of model is not bound to what Step B keeps.
+
+    Per action the penalty that predicts a quarter of its rows best from the others.
+    """
+
+    def one(X: np.ndarray, R: np.ndarray, weight: np.ndarray, X_new: np.ndarray, a: int) -> np.ndarray:
+        kept = np.random.default_rng(seed_of(part.seed, a)).permutation(len(R)) % 4 > 0
+
+        def loss(l1: float) -> float:
+            W, c, _ = fit_one_action(X[kept], R[kept], weight[kept], l1)
+            return float(weight[~kept] @ logistic_losses(sigmoid(X[~kept].astype(float) @ W + c), R[~kept]))
+
+        W, c, _ = fit_one_action(X, R, weight, min(SPARSE_PENALTIES, key=loss))
+        return sigmoid(X_new.astype(float) @ W + c)
+
+    return by_action(part._replace(f=np.ones_like(part.f)), one)
+
+
+def forest(part: Part, before: Predictions) -> np.ndarray:
+    """A forest of extremely randomised trees per action on the action's own features."""
+    return by_action(part, lambda *rows: grown(part, *rows))
+
+
+def smooth_forest(part: Part, before: Predictions) -> np.ndarray:
+    """Half as many trees with large leaves; all columns are tried, as a split that leaves too few rows is given up."""
+    s = part.settings
+    smooth = replace(s, trees=max(1, s.trees // 2), leaf=max(s.leaf, SMOOTH_LEAF), columns=1.0)
+    return forest(part._replace(settings=smooth), before)
+
+
+def grown(part: Part, X: np.ndarray, R: np.ndarray, weight: np.ndarray, X_new: np.ndarray, a: int) -> np.ndarray:
+    """Predictions of one action's forest."""
+    model = grow("ExtraTreesRegressor", X, R, weight, seed_of(part.seed, a), **growth(part.settings, len(R)))
+    return np.asarray(model.predict(X_new))
+
+
+def growth(settings: Settings, n: int) -> Growth:
+    """How a forest on n rows grows."""
+    s = settings
+    return {"trees": s.trees, "leaf": max(s.leaf, n // MOST_LEAVES), "columns": float(s.columns)}
+
+
+def by_action(part: Part, fit: Callable[..., np.ndarray]) -> np.ndarray:
+    """One model per action on its own columns; where there is nothing to learn from, the mean reward of its rows."""
+    rows, Q = part.seen, np.zeros((len(part.X_new), part.seen.k))
+    for a in range(rows.k):
+        taken = np.flatnonzero((rows.A == a) & (rows.weight > 0))
+        if not len(taken):
+            continue
+        R, weight = rows.R[taken], rows.weight[taken]
+        if not part.f[a].any() or R.min() == R.max():
+            Q[:, a] = np.average(R, weights=weight)
+        else:
+            Q[:, a] = fit(rows.X[taken][:, part.f[a]], R, weight, part.X_new[:, part.f[a]], a)
+    return np.clip(Q, 0.0, 1.0)
+
+
+def reward_heads(part: Part, before: Predictions) -> np.ndarray:
+    """A network with a head per action on the union of their features; each head is a logistic regression."""
+    return network_rewards(part, taken_reward, logistic_link, part.settings.epochs)
+
+
+def share_heads(part: Part, before: Predictions) -> np.ndarray:
+    """The same with rewards that share one unit: the better where at most one action is right, else given no share."""
+    return network_rewards(part, taken_share, softmax, part.settings.epochs)
+
+
+def brief_heads(part: Part, before: Predictions) -> np.ndarray:
+    """The first after a fifth of the epochs, for outcomes that are mostly noise."""
+    return network_rewards(part, taken_reward, logistic_link, max(1, part.settings.epochs // 5))
+
+
+def logistic_link(S: np.ndarray) -> np.ndarray:
+    """Log odds to probabilities."""
+    return sigmoid(S.astype(float))
+
+
+def network_rewards(part: Part, loss: TakenLoss, link: Callable[[np.ndarray], np.ndarray], epochs: int) -> np.ndarray:
+    """Predictions of a network."""
+    rows, columns = part.seen, union(part.f)
+    A, R = torch.tensor(rows.A.astype(np.int64)), tensor(rows.R)
+    network = fit_heads(
+        tensor(rows.X[:, columns]),
+        rows.k,
+        lambda S, chosen: loss(S, A[chosen], R[chosen]),
+        tensor(rows.weight),
+        replace(plan_of(part.settings, part.seed), epochs=epochs),
+    )
+    with torch.inference_mode():
+        S = network.scores(tensor(part.X_new[:, columns])).numpy()
+    never = np.bincount(rows.A, minlength=rows.k) == 0
+    return np.where(never, 0.0, link(S))
+
+
+def second_forest(part: Part, before: Predictions) -> np.ndarray:
+    """One forest for all actions on what the first models say of every row, with the outcome seen in its place.
+
+    An action's own forest learns from the rows in which it was taken, this one from all rows.
+    """
+    rows, columns, j = part.seen, union(part.f), np.arange(len(part.seen.A))
+    r = np.mean([before[name][part.places] for name in TEACHERS], axis=0)  # [n, k]
+    r[j, rows.A] = rows.R
+    model = grow("ExtraTreesRegressor", rows.X[:, columns], r, rows.weight, part.seed, **growth(part.settings, len(r)))
+    return np.clip(model.predict(part.X_new[:, columns]), 0.0, 1.0)
+
+
+def tensor(x: np.ndarray) -> Tensor:
+    """Single precision in memory of torch's own."""
+    return torch.tensor(np.ascontiguousarray(x, np.float32))
+
+
+def plan_of(settings: Settings, seed: int) -> Plan:
+    """How the settings train a network with heads."""
+    s = settings
+    return Plan(s.hidden, s.epochs, s.batch, s.learning_rate, s.dropout, s.l2, seed)
+
+
+def union(f: np.ndarray) -> np.ndarray:
+    """Columns that some action sees; all, where none sees any: a network needs an input."""  # [D]
+    found = f.any(axis=0)
+    return np.asarray(found if found.any() else np.ones_like(found))
+
+
+MEMBERS: Mapping[str, Member] = {
+    "linear": linear,
+    "sparse linear": sparse_linear,
+    "forest": forest,
+    "smooth forest": smooth_forest,
+    "reward network": reward_heads,
+    "share network": share_heads,
+    "brief network": brief_heads,
+    "second forest": second_forest,
+}
+TEACHERS = ("forest", "reward network", "share network")  # of the second forest
+
+
+# Cross-fitting and stacking ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """r = sigmoid(slope * log odds + intercept); a slope below 0 would turn the order round, so it ends at 0."""
+
+    slope: float = 1.0
+    intercept: float = 0.0
+
+    def __call__(self, q: np.ndarray) -> np.ndarray:
+        """The calibrated predictions."""
+        return sigmoid(self.slope * log_odds(q) + self.intercept)
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Cross-fitted, calibrated predictions of the stack and how good they are."""
+
+    honest: np.ndarray  # Q of the rows learned from, each by models that never saw it: [n, k]
+    everywhere: np.ndarray  # Q by all folds' models, most of which saw the row: [n, k]
+    shares: Mapping[str, float]
+    losses: Mapping[str, float]  # honest logistic loss of each kind and of the "stack"
+
+
+def cross_fit(parts: Sequence[Part], members: Sequence[str], workers: int) -> list[dict[str, np.ndarray]]:
+    """Predictions of every kind for X_new of every part; folds in processes of their own where there are workers."""
+    if workers <= 1:
+        return [fit_part(part, members) for part in parts]
+    from joblib import Parallel, delayed
+
+    found: list[dict[str, np.ndarray]] = Parallel(n_jobs=min(workers, len(parts)), backend="loky")(
+        delayed(fit_part)(part, members) for part in parts
+    )
+    return found
+
+
+def fit_part(part: Part, members: Sequence[str]) -> dict[str, np.ndarray]:
+    """Predictions of every kind of model for one fold's task."""
+    found: dict[str, np.ndarray] = {}
+    for name in members:
+        found[name] = MEMBERS[name](part, found)
+    return found
+
+
+def stacked(rows: Rows, fold: np.ndarray, found: Sequence[Mapping[str, np.ndarray]]) -> Stack:
+    """The stack from predictions [n, k] of every fold's models for all rows."""
+    j = np.arange(len(rows.A))
+    honest, everywhere, losses = [], [], {}
+    for name in found[0]:
+        by_fold = np.stack([one[name] for one in found])  # [folds, n, k]
+        own = by_fold[fold, j]  # [n, k]
+        calibration = calibrated(own[j, rows.A], rows)
+        honest.append(calibration(own))
+        everywhere.append(calibration(by_fold).mean(axis=0))
+        losses[name] = mean_loss(honest[-1][j, rows.A], rows)
+    share = likeliest_shares(np.stack([one[j, rows.A] for one in honest], axis=1), rows)
+    mixed, mixed_everywhere = (np.einsum("m,mja->ja", share, np.stack(one)) for one in (honest, everywhere))
+    calibration = calibrated(mixed[j, rows.A], rows)
+    mixed, mixed_everywhere = calibration(mixed), calibration(mixed_everywhere)
+    losses["stack"] = mean_loss(mixed[j, rows.A], rows)
+    return Stack(mixed, mixed_everywhere, dict(zip(found[0], share.tolist(), strict=True)), losses)
+
+
+def log_odds(q: np.ndarray) -> np.ndarray:
+    """log(q / (1 - q)), q kept away from 0 and 1."""
+    q = np.clip(q, SURE, 1 - SURE)
+    return np.asarray(np.log(q / (1 - q)))
+
+
+def logistic_losses(q: np.ndarray, R: np.ndarray) -> np.ndarray:
+    """The logistic loss of each prediction."""
+    q = np.clip(q, SURE, 1 - SURE)
+    return np.asarray(-R * np.log(q) - (1 - R) * np.log(1 - q))  # [n]
+
+
+def mean_loss(q: np.ndarray, rows: Rows) -> float:
+    """Weighted mean logistic loss of predictions [n] for the actions taken."""
+    return float(np.average(logistic_losses(q, rows.R), weights=rows.weight))
+
+
+def calibrated(q: np.ndarray, rows: Rows) -> Calibration:
+    """Slope and intercept of the log odds by Newton's method, held near (1, 0) by a prior worth about one row."""
+    z, R, w = log_odds(q), rows.R, rows.weight
+    Z, start = np.column_stack([z, np.ones(len(z))]), np.array([1.0, 0.0])
+
+    def loss(theta: np.ndarray) -> float:
+        s = Z @ theta
+        return float(w @ (np.logaddexp(0, s) - R * s) + np.sum((theta - start) ** 2) / 2)
+
+    theta = start
+    for _ in range(CALIBRATION_STEPS):
+        p = sigmoid(Z @ theta)
+        slope = Z.T @ (w * (p - R)) + (theta - start)
+        move = np.linalg.solve((Z * (w * p * (1 - p))[:, None]).T @ Z + np.eye(2), slope)
+        while loss(theta - move) > loss(theta) and np.abs(move).max() > 1e-9:
+            move = move / 2
+        theta = theta - move
+    return Calibration(max(float(theta[0]), 0.0), float(theta[1]))
+
+
+def likeliest_shares(q: np.ndarray, rows: Rows) -> np.ndarray:
+    """Shares of the kinds whose mixture q @ share [n] has the least logistic loss, by expectation maximisation."""
+    share = np.full(q.shape[1], 1 / q.shape[1])
+    w = rows.weight / rows.weight.sum()
+    for _ in range(SHARE_STEPS):
+        mixed = np.clip(q @ share, SURE, 1 - SURE)
+        share = share * ((w * rows.R / mixed) @ q + (w * (1 - rows.R) / (1 - mixed)) @ (1 - q))
+        share /= share.sum()
+    return share

@@ -1,0 +1,254 @@
+"""PONN-DR end to end: better than its log, readable, calibrated, the same every time, on all kinds of logs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import ponn
+from ponn.encode import Encoding
+from ponn.estimators import doubly_robust, terms
+from ponn.models import greedy
+from ponn.robust import choose_selection, fewest_of_the_best, learn_robust, masks_of, prepare_ground
+from ponn.settings import settings_of
+from ponn.synthetic import synthetic
+
+QUICK = {"trees": 10, "epochs": 8, "hidden": (16,), "folds": 3}
+
+
+def learn(log, seed=0, **settings):
+    return ponn.learn(log, "ponn-dr", seed=seed, workers=1, **{**QUICK, **settings})
+
+
+@pytest.fixture(scope="module")
+def world():
+    return synthetic(rows=3_000, features=10, actions=3, relevant=2, effect=0.2, bias=0.7, seed=1)
+
+
+@pytest.fixture(scope="module")
+def policy(world):
+    return learn(world.part("train", "valid").log, trees=25, epochs=20)
+
+
+def test_it_beats_the_log_it_learned_from_and_says_what_it_did(world, policy):
+    test = world.part("test")
+    h = greedy(policy.predict_proba(test.log))
+    best = greedy(test.expected)
+    assert test.value(h) > test.value(best) - 0.03 > test.value(test.propensities) + 0.12
+    training = policy.provenance["training"]
+    assert sum(training["shares"].values()) == pytest.approx(1, abs=1e-3)
+    # the cross-fitted value is honest: 4 standard errors, one in 16,000
+    assert abs(training["cross_fitted_value"] - test.value(h)) < 4 * training["cross_fitted_error"] + 0.01
+    assert 0 <= training["distillation_loss"] < 0.02
+
+
+def test_the_chosen_sets_are_readable_and_hold_what_matters(world, policy):
+    assert policy.settings["select"] in ("fdr", "threshold")
+    assert "no selection" in policy.provenance["training"]["selections"]
+    assert (policy.selected >= world.causes).mean() > 0.9
+    assert policy.selected.mean() < 0.7
+    assert {one.action for one in policy.relevance} == set(policy.actions)
+
+
+def test_promised_rewards_are_calibrated(world, policy):
+    """In tenths of the promised rewards of all actions, their mean is near that of the true ones."""
+    test = world.part("test")
+    r = policy.model.rewards(policy.encoding.design(test.log))
+    order = np.argsort(r, axis=None)
+    for rows in np.array_split(order, 10):
+        assert r.ravel()[rows].mean() == pytest.approx(test.expected.ravel()[rows].mean(), abs=0.06)
+    told = policy.recommend(test.log).column("expected_reward").to_numpy()
+    np.testing.assert_allclose(told, r.max(axis=1))
+
+
+def test_the_temperature_trades_value_for_exploration(world, policy):
+    test = world.part("test")
+    X = policy.encoding.design(test.log)
+    h = {T: replace(policy.model, temperature=T).probabilities(X) for T in (0.001, 0.05, 0.5)}
+    values = [test.value(one) for one in h.values()]
+    assert values == sorted(values, reverse=True)
+    kept = [float(np.mean(-np.sum(one * np.log(one + 1e-300), axis=1))) for one in h.values()]
+    assert kept == sorted(kept)
+    assert settings_of("ponn-dr").temperature == policy.model.temperature
+
+
+def test_a_saved_policy_is_the_same_policy(world, policy, tmp_path):
+    policy.save(tmp_path / "dr.ponn")
+    again = ponn.load(tmp_path / "dr.ponn")
+    assert again.digest == policy.digest
+    assert np.array_equal(again.predict_proba(world.log), policy.predict_proba(world.log))
+    assert again.recommend(world.log).equals(policy.recommend(world.log))
+    assert (tmp_path / "dr.ponn").stat().st_size < 1_000_000
+
+
+def test_same_seed_same_policy():
+    log = synthetic(rows=400, features=5, actions=2, relevant=2, seed=0).log
+    first, again, other = (learn(log, seed=seed) for seed in (3, 3, 4))
+    assert first.digest == again.digest
+    assert first.digest != other.digest
+
+
+def columns(world, **more):
+    table = world.log.table
+    for name, values in more.items():
+        table = table.append_column(name, [values])
+    return table
+
+
+def read(table, **given):
+    return ponn.read_log(table, action="action", reward="reward", **given)
+
+
+def tiny(**parameters):
+    return synthetic(
+        **{"rows": 300, "features": 4, "actions": 3, "relevant": 1, "effect": 0.4, "seed": 2, **parameters}
+    )
+
+
+def hurt_log():
+    """The outcome is a cost: the best action is the one with the smallest."""
+    made = tiny()
+    table = made.log.table
+    cost = 10 - 5 * table.column("reward").to_numpy()
+    table = table.set_column(table.column_names.index("reward"), "reward", [cost])
+    return read(table, minimize=True, features=made.log.features)
+
+
+def partly_known():
+    made = tiny(known_propensity=True)
+    table = made.log.table
+    p = table.column("propensity").to_numpy().copy()
+    p[::3] = np.nan
+    table = table.set_column(table.column_names.index("propensity"), "propensity", [p])
+    return read(table, propensity="propensity", features=made.log.features)
+
+
+def grouped():
+    made = tiny()
+    return read(columns(made, person=np.arange(300) // 4), group="person", features=made.log.features)
+
+
+def weighted():
+    made = tiny()
+    return read(columns(made, weight=1.0 + np.arange(300) % 3), weight="weight", features=made.log.features)
+
+
+def rare_action():
+    """The third action is taken in two rows only: some fold's models never saw it."""
+    log = tiny().log
+    rows = np.flatnonzero(log.A != 2)
+    return log.take(np.sort(np.concatenate([rows, np.flatnonzero(log.A == 2)[:1]])))
+
+
+LOGS = {
+    "two actions": lambda: tiny(actions=2).log,
+    "continuous": lambda: tiny(reward="continuous").log,
+    "cost": hurt_log,
+    "known": lambda: tiny(known_propensity=True).log,
+    "partly known": partly_known,
+    "groups": grouped,
+    "weights": weighted,
+    "rare action": rare_action,
+    "50 rows": lambda: tiny(rows=50).log,
+    "text features": lambda: tiny(categorical=1.0, missing=0.1).log,
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_every_kind_of_log(name):
+    log = LOGS[name]()
+    policy = learn(log, epochs=4)
+    h = policy.predict_proba(log)
+    assert h.shape == (len(log), len(log.actions))
+    np.testing.assert_allclose(h.sum(axis=1), 1)
+    low, high = log.reward_range
+    told = policy.recommend(log).column("expected_reward").to_numpy()
+    assert ((told >= low) & (told <= high)).all()
+
+
+def test_a_small_cost_is_good():
+    policy, truth = learn(hurt_log(), epochs=20), tiny()
+    assert truth.value(greedy(policy.predict_proba(truth.log))) > truth.value(truth.propensities) + 0.1
+
+
+# Parts ------------------------------------------------------------------------------------------------------
+
+
+def ground_of(log, **settings):
+    return prepare_ground(log, Encoding.fit(log), settings_of("ponn-dr", **{**QUICK, **settings}), 0)
+
+
+def test_groups_stay_whole_and_step_a_is_cross_fitted():
+    ground = ground_of(grouped())
+    groups = ground.log.group_numbers()
+    assert all(len(set(ground.fold[groups == one])) == 1 for one in np.unique(groups))
+    assert ground.step_a.folds == ground.folds == 3
+
+
+def test_where_step_b_sees_nothing_nothing_is_selected():
+    """XOR alone: every feature is irrelevant by itself, and selecting would lose what matters."""
+    log = synthetic(rows=3_000, features=6, actions=2, relevant=0, xor_pairs=2, effect=0.24, bias=0.3, seed=0).log
+    ground = ground_of(log)
+    chosen = choose_selection(ground, 1)
+    seen = masks_of(chosen.whole, replace(ground, settings=chosen.settings)).any(axis=0)
+    assert seen.sum() >= 4
+
+
+def test_a_rule_that_was_asked_for_is_used():
+    log = tiny().log
+    asked = ground_of(log, select="fdr", fdr=0.5)
+    chosen = choose_selection(asked, 1)
+    assert (chosen.settings.select, chosen.settings.fdr, list(chosen.losses)) == ("fdr", 0.5, ["fdr"])
+    assert choose_selection(ground_of(log, relevance=False), 1).whole is None
+
+
+def test_of_rules_that_predict_as_well_the_smallest_is_taken():
+    ground = ground_of(tiny().log)
+    n = int((ground.fold < 2).sum())
+    noise = np.random.default_rng(0).normal(size=n)
+    losses = {
+        "all": 0.5 + noise,
+        "few": 0.5 + noise + 0.01 * np.random.default_rng(1).normal(size=n),
+        "none": 0.6 + noise,
+    }
+    sizes = {"all": (10, 30), "few": (3, 5), "none": (0, 0)}
+    assert fewest_of_the_best(ground, losses, sizes) == "few"
+    assert fewest_of_the_best(ground, losses | {"few": losses["none"]}, sizes) == "all"
+
+
+def test_the_cross_fitted_value_is_that_of_the_doubly_robust_estimator(monkeypatch):
+    import ponn.robust
+
+    log = tiny().log
+    seen = {}
+    stacked = ponn.robust.stacked
+    monkeypatch.setattr(ponn.robust, "stacked", lambda *given: seen.setdefault("stack", stacked(*given)))
+    encoding, settings = Encoding.fit(log), settings_of("ponn-dr", **QUICK)
+    made = learn_robust(log, encoding, settings, 0, 1, lambda message: None)
+    ground, Q = prepare_ground(log, encoding, settings, 0), seen["stack"].honest
+    expected = doubly_robust(terms(greedy(Q), log.A, log.R, 1 / ground.step_a.weights, Q))
+    assert made.value == pytest.approx(expected.value, rel=1e-12)
+
+
+def test_learning_goes_on_by_value_only_where_that_is_clearly_worth_more(monkeypatch):
+    import ponn.robust
+
+    log = tiny().log
+    kept = learn(log)
+    monkeypatch.setattr(ponn.scores.Gain, "clear", property(lambda self: True))
+    went_on = learn(log)
+    assert went_on.provenance["training"]["value_epochs"] in ponn.robust.VALUE_EPOCHS
+    assert went_on.digest != kept.digest
+    assert not went_on.model.promises
+    assert went_on.companions["reward"].promises
+    X = went_on.encoding.design(log)
+    np.testing.assert_allclose(went_on.companions["reward"].rewards(X), kept.companions["reward"].rewards(X))
+
+
+def test_comparing_methods_uses_the_value_on_rows_held_out():
+    from ponn.holdout import validation_value
+
+    log = tiny().log
+    policy = learn(log)
+    own = policy.provenance["training"]["cross_fitted_value"]
+    assert validation_value(policy, log, None) == pytest.approx(log.in_units(own))

@@ -1,0 +1,192 @@
+"""Reward models: calibration and shares against known answers, honesty of the folds, actions that are hardly there."""
+
+import numpy as np
+import pytest
+
+from ponn.inference import sigmoid
+from ponn.settings import settings_of
+from ponn.stacking import (
+    MEMBERS,
+    Part,
+    Rows,
+    calibrated,
+    cross_fit,
+    likeliest_shares,
+    log_odds,
+    logistic_losses,
+    mean_loss,
+    stacked,
+    union,
+)
+
+SMALL = settings_of("ponn-dr", trees=5, epochs=3, hidden=(8,))
+
+
+def rows(n=180, D=4, k=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, D)).astype(np.float32)
+    A = rng.integers(0, k, n)
+    R = (rng.random(n) < sigmoid(2.0 * X[:, 0] * (A - 1))).astype(float)
+    return Rows(X, A, R, rng.uniform(0.5, 1.5, n), k)
+
+
+def part(given, f=None, seed=0):
+    f = np.ones((given.k, given.X.shape[1]), bool) if f is None else f
+    return Part(given, given.X, np.arange(len(given.A)), f, seed, SMALL)
+
+
+def outcomes(q, R=None, weight=None):
+    """Rows of which only the rewards matter."""
+    n = len(q)
+    return Rows(np.zeros((n, 1)), np.zeros(n, int), q if R is None else R, np.ones(n) if weight is None else weight, 2)
+
+
+# Calibration and shares -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("slope", "intercept"), [(0.4, 0.0), (1.0, 0.0), (2.0, -0.7), (0.05, 2.0)])
+def test_calibration_finds_the_slope_and_intercept_that_made_the_rewards(slope, intercept):
+    """Rewards are their own expectation, so nothing is random; the prior worth one row moves the answer by 1/n."""
+    q = np.linspace(0.02, 0.98, 5_000)
+    R = sigmoid(slope * log_odds(q) + intercept)
+    found = calibrated(q, outcomes(q, R))
+    assert (found.slope, found.intercept) == pytest.approx((slope, intercept), abs=5e-3)
+    np.testing.assert_allclose(found(q), R, atol=2e-3)
+
+
+def test_calibration_of_the_few_stays_near_what_was_predicted_and_never_turns_the_order_round():
+    q = np.array([0.3, 0.6])
+    assert calibrated(q, outcomes(q, np.array([0.0, 1.0]))).slope < 4
+    wrong = np.linspace(0.1, 0.9, 200)
+    assert calibrated(wrong, outcomes(wrong, 1 - wrong)).slope == 0
+    extreme = np.repeat([0.0, 1.0], 50)
+    found = calibrated(extreme, outcomes(extreme, np.full(100, 0.5)))
+    assert found(extreme) == pytest.approx(np.full(100, 0.5), abs=0.02)
+
+
+def test_shares_are_those_of_the_smallest_loss():
+    rng = np.random.default_rng(0)
+    R, weight = (rng.random(400) < 0.4).astype(float), rng.uniform(0.2, 2.0, 400)
+    q = np.clip(np.column_stack([0.7 * R + 0.2 * rng.random(400), rng.random(400), np.full(400, 0.4)]), 0.05, 0.95)
+    given = outcomes(R, R, weight)
+    share = likeliest_shares(q, given)
+    assert share.min() >= 0
+    assert share.sum() == pytest.approx(1)
+    grid = [(a, b, 1 - a - b) for a in np.linspace(0, 1, 41) for b in np.linspace(0, 1 - a, 41)]
+    best = min(mean_loss(q @ np.array(one), given) for one in grid)
+    assert mean_loss(q @ share, given) <= best + 1e-6
+
+
+def test_a_useless_kind_gets_no_share():
+    R = np.tile([0.0, 1.0], 500)
+    q = np.column_stack([np.where(R > 0, 0.9, 0.1), np.where(R > 0, 0.2, 0.8)])
+    assert likeliest_shares(q, outcomes(R, R))[1] < 1e-6
+
+
+# Folds ----------------------------------------------------------------------------------------------------
+
+
+def test_honest_predictions_come_from_the_rows_own_fold_and_the_others_are_averaged():
+    given, fold = rows(60), np.arange(60) % 3
+    rng = np.random.default_rng(1)
+    found = [{"one": rng.uniform(0.1, 0.9, (60, 3))} for _ in range(3)]
+    stack = stacked(given, fold, found)
+    own = np.array([found[fold[j]]["one"][j] for j in range(60)])
+    first = calibrated(own[np.arange(60), given.A], given)
+    again = calibrated(first(own)[np.arange(60), given.A], given)
+    np.testing.assert_allclose(stack.honest, again(first(own)), rtol=1e-9)
+    np.testing.assert_allclose(
+        stack.everywhere, again(np.mean([first(one["one"]) for one in found], axis=0)), rtol=1e-9
+    )
+    assert stack.shares == {"one": pytest.approx(1.0)}
+
+
+def test_the_stack_is_no_worse_than_its_best_kind():
+    given, fold = rows(300), np.arange(300) % 3
+    parts = [
+        Part(given.take(fold != number), given.X, np.flatnonzero(fold != number), np.ones((3, 4), bool), number, SMALL)
+        for number in range(3)
+    ]
+    stack = stacked(given, fold, cross_fit(parts, list(MEMBERS), 1))
+    assert set(stack.shares) == set(MEMBERS)
+    kinds = [loss for name, loss in stack.losses.items() if name != "stack"]
+    assert stack.losses["stack"] <= min(kinds) + 2e-3  # the prior of the last calibration is worth a row in 300
+    assert ((stack.honest > 0) & (stack.honest < 1)).all()
+
+
+# Kinds ----------------------------------------------------------------------------------------------------
+
+
+def fitted(given, name, f=None):
+    made = part(given, f)
+    before = {}
+    for one in MEMBERS if name == "second forest" else ():
+        if one != name:
+            before[one] = MEMBERS[one](made, before)
+    return MEMBERS[name](made, before)
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_every_kind_predicts_rewards_and_an_action_never_taken_promises_nothing(name):
+    given = rows()
+    A = np.where(given.A == 2, 0, given.A)
+    Q = fitted(Rows(given.X, A, given.R, given.weight, 3), name)
+    assert Q.shape == (180, 3)
+    assert ((Q >= 0) & (Q <= 1)).all()
+    assert np.ptp(Q[:, 0]) > 0
+    if name != "second forest":
+        assert (Q[:, 2] == 0).all()
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_every_kind_is_the_same_every_time(name):
+    assert np.array_equal(fitted(rows(), name), fitted(rows(), name))
+
+
+@pytest.mark.parametrize("name", ["linear", "forest", "smooth forest"])
+def test_an_actions_model_reads_its_own_features_only(name):
+    given = rows()
+    f = np.ones((3, 4), bool)
+    f[1, 2] = f[2] = False
+    moved = Rows(given.X.copy(), given.A, given.R, given.weight, 3)
+    moved.X[:, 2] += 100 * np.random.default_rng(0).normal(size=180)
+    one, two = fitted(given, name, f), fitted(moved, name, f)
+    assert np.array_equal(one[:, 1], two[:, 1])
+    assert not np.array_equal(one[:, 0], two[:, 0])
+    taken = given.A == 2
+    assert one[:, 2] == pytest.approx(np.average(given.R[taken], weights=given.weight[taken]))
+
+
+@pytest.mark.parametrize("name", ["reward network", "share network", "brief network", "second forest"])
+def test_networks_read_the_union_of_all_sets(name):
+    given = rows()
+    f = np.zeros((3, 4), bool)
+    f[0, 0] = f[1, 1] = True
+    moved = Rows(given.X.copy(), given.A, given.R, given.weight, 3)
+    moved.X[:, 3] += 5
+    made = part(given, f)
+    before = {one: np.full((180, 3), 0.5) for one in MEMBERS}
+    assert np.array_equal(MEMBERS[name](made, before), MEMBERS[name](part(moved, f), before))
+    assert union(np.zeros((3, 4), bool)).all()
+
+
+def test_the_second_forest_sees_the_outcome_in_the_place_of_the_action_taken():
+    given = rows()
+    before = {one: np.full((180, 3), 0.5) for one in MEMBERS}
+    Q = MEMBERS["second forest"](part(given), before)  # leaves of one row: it repeats what it was shown
+    taken = np.zeros((180, 3), bool)
+    taken[np.arange(180), given.A] = True
+    np.testing.assert_allclose(Q[taken], given.R)
+    np.testing.assert_allclose(Q[~taken], 0.5)
+
+
+def test_losses_are_those_of_the_formula():
+    q, R = np.array([0.2, 0.9, 0.0]), np.array([0.0, 0.3, 1.0])
+    expected = [-np.log(0.8), -0.3 * np.log(0.9) - 0.7 * np.log(0.1), -np.log(1e-3)]
+    np.testing.assert_allclose(logistic_losses(q, R), expected)
+
+
+def test_folds_in_processes_give_the_same():
+    parts = [part(rows(), seed=seed) for seed in range(2)]
+    for one, two in zip(cross_fit(parts, ["linear"], 1), cross_fit(parts, ["linear"], 2), strict=True):
+        assert np.array_equal(one["linear"], two["linear"])

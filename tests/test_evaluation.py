@@ -305,7 +305,6 @@ def test_differences_between_policies_are_paired(world, corrections):
     assert gain.standard_error < 0.5 * found.values["best"].standard_error
     truth = world.value(near) - world.value(best)
     assert abs(gain.value - truth) < 4 * gain.standard_error
-    assert gain.low < truth < gain.high
     assert gain.difference
     assert gain.level == 0.95
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ponn
-from ponn.evaluation import evaluate
+from ponn.evaluation import against_practice, evaluate, nuisances
 from ponn.files import write_table
 from ponn.holdout import best_fixed_action, compare_methods, learn_with_holdout, read_same_log
 from ponn.synthetic import synthetic
@@ -116,6 +116,19 @@ def test_unsupported_recommendations_are_counted_and_the_safer_policy_is_valued(
     safer = evaluate(ponn.SupportedOnly(found.policy), kept, allow_low_overlap=True, seed=1)
     assert told["value"]["supported_only"]["value"] == safer.value
     assert found.value["supported_only"].ess > found.value["policy"].ess
+
+
+def test_one_bootstrap_serves_all_that_is_said(biased, monkeypatch):
+    import ponn.evaluation as module
+
+    monkeypatch.setattr(module, "BOOTSTRAPS", 5)
+    made, found = biased
+    kept = made.log.take(made.log.split_rows(0.7, 1)[1])
+    how = {"interval": "bootstrap", "corrections": nuisances(kept), "allow_low_overlap": True}
+    said = worth(found.policy, kept, **how)
+    assert said.policy == evaluate(found.policy, kept, **how)
+    assert said.supported_only == evaluate(ponn.SupportedOnly(found.policy), kept, **how)
+    assert said.verdict == against_practice(found.policy, kept, how["corrections"], "dr", 0.95, "bootstrap")
 
 
 def test_a_fully_supported_policy_has_no_safer_one(world, outcome):

@@ -86,7 +86,8 @@ def test_columns_that_cannot_make_subgroups_are_told(world, corrections, by, mes
 
 @pytest.mark.parametrize("estimator", ["dr", "ips", "snips", "switch-dr"])
 def test_a_subgroup_is_valued_like_a_log_of_its_rows(world, corrections, estimator):
-    log = replace(world.log, reward_range=(100.0, 300.0), minimize=True)
+    weight = np.random.default_rng(1).uniform(0.2, 3, len(world.log))
+    log = replace(world.log, reward_range=(100.0, 300.0), minimize=True, weight=weight)
     found = value_by_group(world.propensities, log, "x1", estimator, corrections=corrections)
     for one, level in zip(found.groups, levels_of(log, "x1", 4, 50), strict=True):
         rows = level.rows

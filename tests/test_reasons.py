@@ -253,6 +253,23 @@ def test_intervals_hold_the_expectation_and_narrow_with_more_rows(log, policy):
     assert np.nanmean(narrow) < 0.5 * np.nanmean(wide)
 
 
+def test_intervals_are_what_the_formula_says(log, policy):
+    X = policy.encoding.design(log.take(np.arange(40)))
+    similar, r = policy.similar, policy.companions["reward"].rewards(X)
+    promised = np.clip(r + 0.1, 0, 1)
+    N, _, E, Q = similar.tallies(X)
+    for a in range(3):
+        low, high = similar.interval(X, np.full(40, a), promised[:, a], r[:, a])
+        for j in np.flatnonzero(N[:, a] > 0):
+            m = 1 / (1 / N[j, a] + X.shape[1] / similar.cells.rows[:, a].sum())
+            ends = [
+                (m * centre + 1.96**2 / 2 + sign * 1.96 * np.sqrt(m * Q[j, a] / N[j, a] + 1.96**2 / 4)) / (m + 1.96**2)
+                for centre in (promised[j, a], np.clip(r[j, a] + E[j, a] / N[j, a], 0, 1))
+                for sign in (-1, 1)
+            ]
+            assert (low[j], high[j]) == pytest.approx((max(min(ends), 0), min(max(ends), 1)))
+
+
 def test_nobody_similar_no_interval(policy, table):
     value = policy.similar.forests.value.copy()
     value[:, [1, 4, 7, 10]] = 0  # nobody took the second action

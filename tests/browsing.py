@@ -23,9 +23,9 @@ def browser_path() -> str | None:
     return os.environ.get("PONN_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Chromium, started once."""
+    """Chromium, started once for a file: while it runs, asyncio can run nothing else in this thread."""
     path = browser_path()
     if path is None:
         print(f"\n{MISSING}\n", file=sys.stderr)

@@ -111,6 +111,45 @@ def test_the_last_question_wins_however_slow_the_first_answer_is(browser, addres
         assert "→ 80" in page.inner_text(".whatif")
 
 
+@pytest.mark.parametrize(("moves", "told"), [("probability", "+12"), ("expected_reward", "+0.12")])
+def test_reasons_are_told(browser, address, moves, told):
+    effects = [
+        {"feature": "age", "value": 61, "usual": 54, "effect": 0.12, "seen": True},
+        {"feature": "race", "value": HOSTILE, "usual": "white", "effect": -0.03, "seen": False},
+        {"feature": "her2", "value": "no", "usual": "no", "effect": 0.0, "seen": True},
+    ]
+    runner_up = {"action": "AC", "probability": 0.2, "expected_reward": 0.8123}
+    reasons = {"moves": moves, "features": effects, "similar": {"rows": 412, "took_action": 96}, "runner_up": runner_up}
+
+    def with_reasons(route):
+        answer = route.fetch()
+        body = answer.json()
+        body["recommendations"][0] |= {
+            "reasons": reasons,
+            "supported": False,
+            "expected_low": 0.1,
+            "expected_high": 0.9,
+        }
+        route.fulfill(response=answer, json=body)
+
+    with opened_page(browser, address) as page:
+        page.route("**/recommend", with_reasons)
+        page.goto("/")
+        page.wait_for_selector(".reasons")
+        lines = page.locator(".moved li").all_inner_texts()
+        assert [line.split(":")[0] for line in lines] == ["age", "race"]  # what moves nothing is not told
+        assert told in lines[0]
+        assert "never seen in the log" in lines[1]
+        assert "412 past cases" in page.inner_text(".reasons")
+        assert "expected 0.812" in page.inner_text(".next")
+        assert "hardly ever got" in page.inner_text(".support")
+        assert "the log cannot tell" in page.inner_text(".support")
+        assert "between 0.1 and 0.9" in page.inner_text(".outlook")
+        assert_readable(page, 1280)
+        page.set_viewport_size({"width": 360, "height": 800})
+        assert_readable(page, 360)
+
+
 def test_missing_and_odd_values_are_told(browser, address):
     with opened_page(browser, address) as page:
         page.goto("/")

@@ -201,12 +201,15 @@ def test_from_upload_to_recommendation_with_the_keyboard_and_after_an_interrupti
         running("studio", "--folder", "project", "--port", "0", cwd=tmp_path) as (process, address),
         opened_page(browser, address, allow=("ERR_CONNECTION",)) as page,
     ):
+        choosers = []
+        page.on("filechooser", choosers.append)  # from the start: a dialog that nobody listens for opens for real
         page.goto("/")
         page.wait_for_selector("input[type=file]")
         tab_to(page, "input[type=file]")
-        with page.expect_file_chooser() as choosing:
-            page.keyboard.press("Enter")
-        choosing.value.set_files(log)
+        page.keyboard.press("Enter")
+        while not choosers:
+            page.wait_for_timeout(20)
+        choosers[0].set_files(log)
         page.get_by_text("Yes: 700 rows, 2 actions").wait_for()
         tab_to(page, "#learn summary")
         page.keyboard.press("Enter")

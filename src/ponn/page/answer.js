@@ -1,6 +1,6 @@
 // What the policy says of one case, in words and pictures.
 
-import { count, make, percent, plain, put, shape, show, unseen } from "./dom.js";
+import { count, make, percent, plain, put, shape, show } from "./dom.js";
 
 const MOST_BARS = 10; // more actions than that: the likeliest, and the others together
 
@@ -24,7 +24,7 @@ export class AnswerPanel {
       this.support(answer),
       this.outlook(answer),
       this.leanings(answer, before),
-      reasonsOf(answer),
+      reasonsOf(answer, this.about.reward),
       notesOf(answer),
     );
     put(this.status, this.sentence(answer));
@@ -45,13 +45,12 @@ export class AnswerPanel {
   }
 
   headline(answer) {
-    const next = () => make("p", { class: "next" }, "Next best: ", make("b", {}, show(answer.runner_up)));
     return make(
       "div",
       { class: "headline" },
       make("p", { class: "kicker" }, "Recommended"),
       make("p", { class: "action" }, show(answer.action)),
-      answer.runner_up === null ? null : next(),
+      nextBest(answer),
       drawn(answer, this.about),
     );
   }
@@ -139,6 +138,14 @@ export class AnswerPanel {
   }
 }
 
+/** The runner-up, with what it promises where that is known. */
+function nextBest(answer) {
+  if (answer.runner_up === null || answer.runner_up === undefined) return null;
+  const promised = answer.reasons?.runner_up?.expected_reward;
+  const more = Number.isFinite(promised) ? `, expected ${show(promised)}` : "";
+  return make("p", { class: "next" }, "Next best: ", make("b", {}, show(answer.runner_up)), more);
+}
+
 /** Where the server draws actions instead of taking the best, say so. */
 function drawn(answer, about) {
   if (!about.mode || about.mode.serve === "best") return null;
@@ -200,47 +207,49 @@ function scale([low, high], value, interval, practice) {
 
 // Reasons -----------------------------------------------------------------------------------------------
 
-/** The features that moved the recommendation, the strongest first. */
-function reasonsOf(answer) {
+/** The facts that moved the recommendation, the strongest first, and how many past cases were like this one. */
+function reasonsOf(answer, reward) {
   const reasons = answer.reasons;
   if (!reasons) return null;
-  const moved = (reasons.features ?? []).filter((one) => Math.abs(one.effect) >= 0.005);
-  const most = Math.max(...moved.map((one) => Math.abs(one.effect)), 0);
   return make(
     "section",
     { class: "reasons" },
     make("h3", {}, `Why ${show(answer.action)}`),
-    moved.length
-      ? make("ul", { class: "moved" }, ...moved.map((one) => reason(one, most, answer.action)))
-      : make("p", {}, "Nothing in this case moves the policy much away from what it does for a usual case."),
+    reasons.features ? moves(reasons, answer.action, reward) : null,
     similar(reasons.similar, answer.action),
-    runnerUp(reasons.runner_up),
   );
 }
 
-function reason({ feature, value, usual, effect }, most, action) {
-  const points = Math.round(100 * effect);
-  const length = make("span", { class: effect < 0 ? "length less" : "length" });
-  length.style.width = `${(50 * Math.abs(effect)) / (most || 1)}%`;
-  const change = `${points > 0 ? "+" : "−"}${Math.abs(points)}`;
-  const words = `${effect < 0 ? "speaks against" : "speaks for"} ${show(action)}: ${change} points`;
+/** Effects are told of the action's probability or, by some methods, of the expected outcome. */
+function moves(reasons, action, reward) {
+  const onReward = reasons.moves === "expected_reward";
+  const least = onReward ? 0.005 * (reward.range[1] - reward.range[0]) : 0.005;
+  const moved = reasons.features.filter((one) => Math.abs(one.effect) >= least);
+  if (!moved.length) {
+    return make("p", {}, "Nothing in this case moves the policy much away from what it does for a usual case.");
+  }
+  const most = Math.max(...moved.map((one) => Math.abs(one.effect)));
+  const against = onReward && reward.minimize ? 1 : -1; // the sign of an effect that speaks against the action
+  const about = onReward ? `what to expect (${plain(reward.name)})` : `the leaning to ${show(action)}, in points`;
+  return make(
+    "div",
+    {},
+    make("p", { class: "hint" }, `How each fact, instead of its usual value, changes ${about}:`),
+    make("ul", { class: "moved" }, ...moved.map((one) => reason(one, most, against, onReward))),
+  );
+}
+
+function reason({ feature, value, usual, effect, seen }, most, against, onReward) {
+  const length = make("span", { class: Math.sign(effect) === against ? "length less" : "length" });
+  length.style.width = `${(50 * Math.abs(effect)) / most}%`;
+  const size = Math.abs(onReward ? effect : Math.round(100 * effect));
+  const hint = make("span", { class: "hint" }, seen === false ? " never seen in the log" : ` usually ${show(usual)}`);
   return make(
     "li",
     {},
-    make(
-      "span",
-      { class: "name" },
-      `${plain(feature)}: `,
-      make("b", {}, show(value)),
-      make("span", { class: "hint" }, ` usually ${show(usual)}`),
-    ),
-    make("span", { class: "track middle", "aria-hidden": "true", title: words }, length),
-    make(
-      "span",
-      { class: "share" },
-      make("span", { "aria-hidden": "true" }, change),
-      unseen(words),
-    ),
+    make("span", { class: "name" }, `${plain(feature)}: `, make("b", {}, show(value)), hint),
+    make("span", { class: "track middle", "aria-hidden": "true" }, length),
+    make("span", { class: "share" }, `${effect < 0 ? "−" : "+"}${show(size)}`),
   );
 }
 
@@ -248,12 +257,6 @@ function similar(found, action) {
   if (!found || !found.rows) return null;
   const took = `${found.took_action.toLocaleString("en")} got ${show(action)}`;
   return make("p", {}, `Of the ${count(found.rows, "past case")} most like this one, ${took}.`);
-}
-
-function runnerUp(other) {
-  if (!other) return null;
-  const worth = Number.isFinite(other.expected_reward) ? `, expected ${show(other.expected_reward)}` : "";
-  return make("p", {}, `Next best: ${show(other.action)} (${percent(other.probability)}${worth}).`);
 }
 
 function notesOf(answer) {

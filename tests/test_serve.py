@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,13 @@ import pyarrow.csv as pacsv
 import pytest
 
 from ponn import serve as server
-from ponn.advice import Adviser, Ask, Mode, drawn
+from ponn.advice import Adviser, Ask, AskError, Mode, drawn
 from ponn.decisions import convert_decisions
+from ponn.eligibility import Eligibility
 from ponn.errors import PonnError
 from ponn.metrics import Metrics
 from ponn.policy import JSON_NAME, WEIGHTS_NAME
+from ponn.reasons import usual_values
 from ponn.rows import RowError, RowReader
 from served import as_json, cases, made_policy, served
 
@@ -791,3 +794,37 @@ def test_a_missing_extra_is_named(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, "serve", "p"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1
     assert "The server needs fastapi, which is not installed: pip install 'ponn[serve]'" in done.stderr
+
+
+# What the policy itself carries --------------------------------------------------------------------------
+
+
+def test_reasons_are_those_of_the_library(policy, rows):
+    told = replace(policy, usual=usual_values(policy.encoding, cases(400, 1)))
+    part = rows.slice(4, 20)  # cells of before are refused or odd
+    adviser = Adviser(told)
+    silent = adviser.check(Ask(as_json(part.slice(0, 3))))
+    _, found = adviser.advise([silent, adviser.check(Ask(as_json(part), reasons=True))])
+    for one, reason in zip(found.recommendations, told.reasons(part), strict=True):
+        assert [line["feature"] for line in one["reasons"]["features"]] == [line.feature for line in reason.features]
+        for line, expected in zip(one["reasons"]["features"], reason.features, strict=True):
+            assert line["effect"] == pytest.approx(expected.effect, abs=1e-5)
+            assert line["value"] == expected.value
+    assert all(one["reasons"] is None for one in adviser.advise([silent])[0].recommendations)
+
+
+def test_the_policys_own_rules_are_kept(policy, rows):
+    careful = replace(policy, eligibility=Eligibility("open", ["operate if age >= 40", "pill if ward == 'north'"]))
+    adviser = Adviser(careful)
+    sent = [row | {"open": "pill|wait|operate"} for row in as_json(rows.slice(4, 60))]
+    (found,) = adviser.advise([adviser.check(Ask(sent))])
+    for row, one in zip(sent, found.recommendations, strict=True):
+        assert (row["age"] or 0) < 40 or one["action"] != "operate"
+        assert row["ward"] != "north" or one["action"] != "pill"
+    (limited,) = adviser.advise([adviser.check(Ask([good_row(age=30.0, ward="south", open="pill")]))])
+    assert limited.recommendations[0]["action"] == "pill"
+    assert limited.recommendations[0]["runner_up"] is None
+    with pytest.raises(AskError, match="No action is eligible"):
+        adviser.check(Ask([good_row(open="pill")]))
+    with pytest.raises(AskError, match="lack the column 'open'"):
+        adviser.check(Ask([good_row()]))

@@ -20,8 +20,9 @@ import pyarrow as pa
 from ponn.encode import CategoryFeature, Feature, NumberFeature
 from ponn.errors import PonnError, listing, one_line
 from ponn.inference import actions_at
-from ponn.policy import Policy, load, runner_up
+from ponn.policy import Decision, Policy, load, plain_decision
 from ponn.profile import BOOLEAN, DATE
+from ponn.reasons import NOBODY, Reason, arrow_type
 from ponn.rows import Cells, RowReader, kind_in_words, shown
 
 MOST_WHOLE = 1e15  # numbers below are exact in JSON, whoever reads it
@@ -125,12 +126,26 @@ class Adviser:
         self.reader = RowReader(policy.encoding)
         self.places = {(type(label), label): a for a, label in enumerate(policy.actions)}
         self.keys = [str(label) for label in policy.actions]
+        self.beside = eligibility_fields(policy) - self.reader.names
         self.random = np.random.default_rng()
 
     def check(self, ask: Ask) -> Checked:
         """A request whose rows and eligible actions can be read; raises RowError or AskError otherwise."""
-        cells = self.reader.read(ask.rows)
-        return Checked(ask, cells, None if ask.eligible is None else self.eligible(ask.eligible, len(ask.rows)))
+        cells = self.reader.read(without(ask.rows, self.beside))
+        given = None if ask.eligible is None else self.eligible(ask.eligible, len(ask.rows))
+        return Checked(ask, cells, given if self.policy.eligibility is None else self.by_rules(ask.rows, given))
+
+    def by_rules(self, rows: Sequence[Any], given: np.ndarray | None) -> np.ndarray | None:
+        """What the request leaves, less what the policy's own rules and column exclude."""
+        features = {one.name: arrow_type(one) for one in self.policy.encoding.features}
+        needed = [
+            name for name in eligibility_fields(self.policy) if name in features or any(name in row for row in rows)
+        ]
+        try:
+            table = pa.table({name: pa.array([row.get(name) for row in rows], features.get(name)) for name in needed})
+            return self.policy.eligible_in(table, given)
+        except (pa.ArrowException, PonnError) as error:
+            raise AskError("rows", one_line(error), "rows whose eligible actions can be told") from error
 
     def advise(self, asked: Sequence[Checked]) -> list[Advice]:
         """Recommendations for several requests at once, which costs hardly more than for one."""
@@ -138,27 +153,41 @@ class Adviser:
             [x for one in asked for x in one.cells.x], [on for one in asked for on in one.cells.texts]
         )
         E = self.together([one.E for one in asked], [len(one.ask.rows) for one in asked])
-        h = self.probabilities(X, E)  # [n, k]
-        supported = self.policy.support(X)  # [n, k]
+        h = self.policy.model.probabilities(X, E)  # [n, k]
+        supported = self.policy.support(X, E)  # [n, k]
         q = self.serving(h, E, supported)
         A = h.argmax(axis=1) if q is None else drawn(q, self.random.random(len(X)))
-        second = runner_up(h if E is None else np.where(E, h, -1.0), A)
+        decision = plain_decision(h, A, E)
+        reasons = self.reasons(asked, X, decision)
         n, nothing = np.arange(len(X)), [None] * len(X)
         columns = {
             "action": [self.policy.actions[a] for a in A.tolist()],
             "probability": h[n, A].tolist(),
-            "runner_up": self.labels(second, None if E is None else E.sum(axis=1) > 1),
+            "runner_up": self.labels(self.policy.next_best(X, decision)),
             "expected_reward": plain(self.policy.expected_reward(X, A)),
-            "expected_low": nothing,
-            "expected_high": nothing,
+            "expected_low": [one and one.expected_reward and one.expected_reward.low for one in reasons],
+            "expected_high": [one and one.expected_reward and one.expected_reward.high for one in reasons],
             "supported": nothing if supported is None else supported[n, A].tolist(),
             "served": [1.0] * len(X) if q is None else q[n, A].tolist(),
             "probabilities": [dict(zip(self.keys, row, strict=True)) for row in h.tolist()],
-            "reasons": nothing,
+            "reasons": [one and one.as_json() for one in reasons],
             "notes": [notes for one in asked for notes in one.cells.notes],
         }
         rows = iter([dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)])
         return [advice_for(one.ask, [next(rows) for _ in one.ask.rows]) for one in asked]
+
+    def reasons(self, asked: Sequence[Checked], X: np.ndarray, decision: Decision) -> list[Reason | None]:
+        """Why, for the rows of requests that ask; they come with the interval of the expected reward."""
+        wanted = np.repeat([one.ask.reasons for one in asked], [len(one.ask.rows) for one in asked])
+        found: list[Reason | None] = [None] * len(X)
+        if not wanted.any():
+            return found
+        rows = [row for one in asked if one.ask.reasons for row in one.ask.rows]
+        told = pa.table({one.name: as_column(one, rows) for one in self.policy.encoding.features})
+        made = self.policy.reasons_for(told, X[wanted], decision.take(wanted))
+        for j, reason in zip(np.flatnonzero(wanted), made, strict=True):
+            found[j] = reason
+        return found
 
     def together(self, masks: Sequence[np.ndarray | None], rows: Sequence[int]) -> np.ndarray | None:
         """The eligible actions of several requests; None where all are for all."""
@@ -169,11 +198,9 @@ class Adviser:
         )
         return np.concatenate(list(everything))  # [n, k]
 
-    def labels(self, A: np.ndarray, there: np.ndarray | None) -> list[Any]:
-        """Labels of actions, None where there is none."""
-        actions = self.policy.actions
-        known = [True] * len(A) if there is None else there.tolist()
-        return [actions[a] if one else None for a, one in zip(A.tolist(), known, strict=True)]
+    def labels(self, A: np.ndarray) -> list[Any]:
+        """Labels of actions, None for nobody."""
+        return [None if a == NOBODY else self.policy.actions[a] for a in A.tolist()]
 
     def eligible(self, asked: Any, n: int) -> np.ndarray:
         """The eligible actions: a list of labels for all rows, or one list per row."""
@@ -196,27 +223,6 @@ class Adviser:
                 raise AskError("eligible", f"there is no action {shown(label)}", f"some of {listing(self.keys, 20)}")
             out[a] = True
         return out
-
-    def probabilities(self, X: np.ndarray, E: np.ndarray | None) -> np.ndarray:
-        """h(a | x) among the eligible actions; where it gives them nothing, all to the one that promises most."""
-        h = self.policy.model.probabilities(X)
-        if E is None:
-            return h
-        h = h * E
-        total = h.sum(axis=1, keepdims=True)
-        if not total.all():
-            promised = np.where(E, self.promises(X), -np.inf)
-            h = np.where(total > 0, h, np.eye(len(self.keys))[promised.argmax(axis=1)])
-        return h / np.where(total > 0, total, 1.0)  # [n, k]
-
-    def promises(self, X: np.ndarray) -> np.ndarray:
-        """What each action promises: its reward where a model tells, else how usual it is in current practice."""
-        r = self.policy.model.rewards(X)
-        if r is None and "reward" in self.policy.companions:
-            r = self.policy.companions["reward"].rewards(X)
-        if r is None and "logging" in self.policy.companions:
-            r = self.policy.companions["logging"].probabilities(X)
-        return np.zeros((len(X), len(self.keys))) if r is None else r
 
     def serving(self, h: np.ndarray, E: np.ndarray | None, supported: np.ndarray | None) -> np.ndarray | None:
         """q: the probability with which each action is served; None where the most probable one is."""
@@ -252,6 +258,32 @@ class Adviser:
 
 
 LABELS = "a list of actions, or one such list for each row"
+
+
+def eligibility_fields(policy: Policy) -> frozenset[str]:
+    """Fields of a row by which the policy tells which actions are eligible."""
+    if policy.eligibility is None:
+        return frozenset()
+    column = policy.eligibility.column
+    return frozenset((*policy.eligibility.rule_columns, *(() if column is None else (column,))))
+
+
+def without(rows: Sequence[Any], fields: frozenset[str]) -> Sequence[Any]:
+    """Rows without some fields; what is no row is left for others to refuse."""
+    if not fields:
+        return rows
+    return [
+        {name: value for name, value in row.items() if name not in fields} if isinstance(row, dict) else row
+        for row in rows
+    ]
+
+
+def as_column(feature: Feature, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
+    """A feature's cells as the user gave them."""
+    cells = [row.get(feature.name) for row in rows]
+    if isinstance(feature, NumberFeature) and feature.kind == BOOLEAN:  # 0 and 1 may stand for them
+        cells = [None if cell is None else bool(cell) for cell in cells]
+    return pa.array(cells, arrow_type(feature))
 
 
 def drawn(q: np.ndarray, u: np.ndarray) -> np.ndarray:

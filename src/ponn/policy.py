@@ -78,6 +78,18 @@ class Decision:
     fell_back: np.ndarray  # was nothing supported that it wanted, so that it is what current practice does? [n]
     eligible: np.ndarray | None  # [n, k] bool
 
+    def take(self, rows: np.ndarray) -> "Decision":
+        """Some of the rows."""
+        eligible = None if self.eligible is None else self.eligible[rows]
+        parts = (self.changed[rows], self.fell_back[rows])
+        return Decision(self.h[rows], self.first[rows], self.supported_only, *parts, eligible)
+
+
+def plain_decision(h: np.ndarray, first: np.ndarray, eligible: np.ndarray | None) -> Decision:
+    """Actions as the policy wants them, supported or not."""
+    never = np.zeros(len(h), bool)
+    return Decision(h, first, False, never, never, eligible)
+
 
 @dataclass(frozen=True, eq=False)
 class Policy:
@@ -218,8 +230,7 @@ class Policy:
         h = self.model.probabilities(X, eligible)  # [n, k]
         first = chosen(h, u)
         if not supported_only:
-            never = np.zeros(len(h), bool)
-            return Decision(h, first, False, never, never, eligible)
+            return plain_decision(h, first, eligible)
         safe, fell_back = self.restricted_to_supported(X, h, eligible)
         safe_first = chosen(safe, u)
         return Decision(safe, safe_first, True, safe_first != first, fell_back, eligible)

@@ -214,6 +214,9 @@ def test_of_rules_that_predict_as_well_the_smallest_is_taken():
     sizes = {"all": (10, 30), "few": (3, 5), "none": (0, 0)}
     assert fewest_of_the_best(ground, losses, sizes) == "few"
     assert fewest_of_the_best(ground, losses | {"few": losses["none"]}, sizes) == "all"
+    wide = np.random.default_rng(2).normal(size=n)
+    unsure = {"few": 0.5 + wide - wide.mean() + 0.01, "no selection": np.full(n, 0.5)}  # within a standard error
+    assert fewest_of_the_best(ground, unsure, {"few": (3, 5), "no selection": (10, 30)}) == "no selection"
 
 
 def test_the_cross_fitted_value_is_that_of_the_doubly_robust_estimator(monkeypatch):

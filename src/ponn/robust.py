@@ -36,6 +36,7 @@ from ponn.scores import doubly_robust_scores, gain, policy_value
 from ponn.settings import LAMBDA1, Settings
 from ponn.stacking import MEMBERS, Part, Rows, Stack, cross_fit, logistic_losses, plan_of, stacked, tensor, union
 
+NO_SELECTION = "no selection"
 OWN_RATES, POOLED_RATES = (0.01, 0.1), (0.001, 0.1)  # tried for the test of relevance
 SCREENING: dict[str, Any] = {"trees": 20, "leaf": 3}  # of the forest that compares selections
 SCREENING_FOLDS = 2
@@ -114,6 +115,7 @@ def learn_robust(log: Log, encoding: Encoding, settings: Settings, seed: int, wo
             "cross_fitted_error": error,
             "shares": {name: round(share, 4) for name, share in stack.shares.items()},
             "losses": dict(stack.losses),
+            "selection": chosen.name,
             "selections": dict(chosen.losses),
             "value_epochs": epochs,
             "value_gains": tried,
@@ -141,6 +143,7 @@ def prepare_ground(log: Log, encoding: Encoding, settings: Settings, seed: int) 
 class Selection:
     """The rule that was chosen, Step B under it in every fold and on all rows, and the losses of all rules tried."""
 
+    name: str
     settings: Settings
     whole: Relevance | None
     by_fold: tuple[Relevance | None, ...]
@@ -150,19 +153,18 @@ class Selection:
 def choose_selection(ground: Ground, workers: int) -> Selection:
     """Of the rules under which a small forest per action predicts held-out rewards best, the one with fewest features.
 
-    "Best" is within one standard error of the lowest loss. No selection is among the rules, so that the one chosen is
-    worse than none by no more than noise.
+    "Best" is within one standard error of the lowest loss, and no worse than without selection.
     """
     s = ground.settings
     if not s.relevance:
-        return Selection(s, None, (None,) * ground.folds, {})
+        return Selection(NO_SELECTION, s, None, (None,) * ground.folds, {})
     found = [step_b(ground, ground.fold != number) for number in range(ground.folds)]
     whole = step_b(ground, np.ones(len(ground.fold), bool))
     options = dict(selections(s))
     losses = {name: screened(ground, found[:SCREENING_FOLDS], option, workers) for name, option in options.items()}
-    best = options[fewest_of_the_best(ground, losses, {name: size(whole, ground, options[name]) for name in options})]
-    told = {name: float(one.mean()) for name, one in losses.items()}
-    return Selection(best, under(whole, best), tuple(under(one, best) for one in found), told)
+    name = fewest_of_the_best(ground, losses, {name: size(whole, ground, options[name]) for name in options})
+    told, best = {one: float(loss.mean()) for one, loss in losses.items()}, options[name]
+    return Selection(name, best, under(whole, best), tuple(under(one, best) for one in found), told)
 
 
 def size(found: Relevance, ground: Ground, option: Settings) -> tuple[int, int]:
@@ -172,13 +174,14 @@ def size(found: Relevance, ground: Ground, option: Settings) -> tuple[int, int]:
 
 
 def fewest_of_the_best(ground: Ground, losses: Mapping[str, np.ndarray], sizes: Mapping[str, tuple[int, int]]) -> str:
-    """The smallest rule whose loss is above the lowest by less than a standard error of the paired difference."""
+    """The smallest rule within a standard error of the lowest loss (of the paired difference), no worse than none."""
     lowest = min(losses.values(), key=np.mean)
+    most = losses.get(NO_SELECTION, np.full(1, np.inf)).mean()
     group = None if ground.group is None else ground.group[screened_rows(ground)]
 
     def near(one: np.ndarray) -> bool:
         worse = one - lowest
-        return float(worse.mean()) <= standard_error(worse - worse.mean(), group)
+        return float(worse.mean()) <= standard_error(worse - worse.mean(), group) and one.mean() <= most
 
     return min((name for name, one in losses.items() if near(one)), key=lambda name: sizes[name])
 
@@ -188,7 +191,7 @@ def selections(settings: Settings) -> Iterator[tuple[str, Settings]]:
     if settings.select != "auto":
         yield settings.select, settings
         return
-    yield "no selection", replace(settings, relevance=False)
+    yield NO_SELECTION, replace(settings, relevance=False)
     for pooled, rates in ((False, OWN_RATES), (True, POOLED_RATES)):
         for rate in rates:
             name = f"test at {rate:g}" + ", sets pooled" * pooled

@@ -172,6 +172,10 @@ class Passes:
         yield from map_shards(work, shards, engine=self.engine, kept=kept, progress=count)
         self.done.append(Pass(step, rows, total, resumed, time.perf_counter() - started))
 
+    def note(self, step: str, rows: int, seconds: float) -> None:
+        """Take note of work that was not a pass."""
+        self.done.append(Pass(step, rows, rows, 0, seconds))
+
     def summary(self) -> list[dict[str, Any]]:
         """Where the time went: step, passes, rows, seconds."""
         found: dict[str, dict[str, Any]] = {}

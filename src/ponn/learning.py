@@ -12,6 +12,7 @@ import numpy as np
 from ponn.encode import Encoding
 from ponn.learners import LEARNERS, Fitted, Prepared, Progress, companions, silent
 from ponn.log import Log
+from ponn.models import Model
 from ponn.policy import PairLine, Policy
 from ponn.propensity import Propensities, propensities
 from ponn.relevance import Relevance, relevance
@@ -113,8 +114,16 @@ def usual_clip(w: np.ndarray) -> float:
     return float(high / low)
 
 
-def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted, tried: int, seconds: float) -> Policy:
-    """The policy with everything needed to explain it."""
+def assemble(
+    prepared: Prepared,
+    method: str,
+    chosen: Candidate,
+    fitted: Fitted,
+    tried: int,
+    seconds: float,
+    beside: Mapping[str, Model] | None = None,
+) -> Policy:
+    """The policy with everything needed to explain it; beside: its companions, where they are fitted already."""
     step_b, settings = prepared.step_b, chosen.settings
     if step_b is not None:
         step_b = step_b.with_thresholds(settings.lambda1, settings.lambda2)
@@ -141,7 +150,7 @@ def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted,
         method=method,
         settings=asdict(settings),
         provenance=provenance,
-        companions=companions(prepared, settings),
+        companions=companions(prepared, settings) if beside is None else beside,
     )
 
 

@@ -200,4 +200,4 @@ class Cut:
         return np.asarray((x >= self.low) & (x < self.high))
 
 
-CUT_SALT, SAMPLE_SALT, FOLD_SALT = 1, 2, 3
+CUT_SALT, SAMPLE_SALT, FOLD_SALT, ROWS_SALT = 1, 2, 3, 4  # so that parts, samples and folds are independent

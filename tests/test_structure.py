@@ -16,7 +16,7 @@ ORDER = (
     *("estimators", "intervals", "sensitivity"),
     *("inference", "trees", "models", "policy", "scoring", "network", "objective", "train", "many"),
     *("reward", "evaluation", "forests", "learners", "learning", "holdout"),
-    *("logistic", "shard_steps", "shard_training", "shard_learning", "shard_evaluation", "anysize"),
+    *("logistic", "shard_steps", "shard_training", "shard_learning", "shard_evaluation", "shard_scoring", "anysize"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate", "cli"),
 )
 

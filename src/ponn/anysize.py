@@ -16,20 +16,23 @@ from ponn import evaluation, log, readiness
 from ponn.encode import Encoding
 from ponn.engine import Engine, Local, Passes, Tell, run_folder
 from ponn.errors import LogError, PonnError
-from ponn.evaluation import CurrentPractice, FixedAction, Valued
+from ponn.evaluation import Comparison, CurrentPractice, FixedAction, Valued
+from ponn.files import WRITERS
 from ponn.intervals import Estimate, LowOverlap, Verdict
 from ponn.log import Log
 from ponn.policy import Policy
 from ponn.readiness import ActionCount, Check, FeatureLine
+from ponn.scoring import Asked, Scored, write_recommendations
 from ponn.settings import Settings
 from ponn.shard_evaluation import compare_sharded
+from ponn.shard_scoring import recommend_directory
 from ponn.sharded import ShardedLog, read_sharded
 from ponn.shards import find_pieces, unpacked_bytes
 
 if TYPE_CHECKING:
     from ponn.holdout import Outcome
 
-POLICY = "policy"
+POLICY, PRACTICE = "policy", "current practice"
 SMALL_BYTES = 64 << 20  # learning takes about ten times the bytes of its rows
 EngineName = str | Engine | None
 
@@ -53,7 +56,7 @@ def passes_of(engine: EngineName, say: Tell | None, *what: Any) -> Iterator[Pass
     try:
         yield passes
     finally:
-        if chosen is not engine and hasattr(chosen, "close"):
+        if chosen is not engine:
             chosen.close()
     passes.forget()
 
@@ -68,7 +71,9 @@ def is_large(source: Any) -> bool:
     return unpacked_bytes(find_pieces(Path(source))) > SMALL_BYTES
 
 
-def read_log(source: Any, *, lazy: bool | None = None, engine: EngineName = None, **columns: Any) -> Log | ShardedLog:
+def read_log(
+    source: Any, *, lazy: bool | None = None, engine: EngineName = None, progress: Any = None, **columns: Any
+) -> Log | ShardedLog:
     """Read a table of past decisions and validate it; keywords as in `ponn.log.read_log`.
 
     lazy: a directory of Parquet files stays on disk and is looked at by one pass; default, where it is large or an
@@ -79,7 +84,7 @@ def read_log(source: Any, *, lazy: bool | None = None, engine: EngineName = None
         raise PonnError(f"lazy=True is for directories of Parquet files; {str(source)[:80]!r} is read into memory.")
     if not is_directory or lazy is False or (lazy is None and engine is None and not is_large(source)):
         return log.read_log(source, **columns)
-    with passes_of(engine, None, "read", str(source), plain_columns(columns)) as passes:
+    with passes_of(engine, progress, "read", str(source), plain_columns(columns)) as passes:
         return read_sharded(source, passes, **plain_columns(columns))
 
 
@@ -149,7 +154,7 @@ def learn_with_holdout(
 # Evaluation ----------------------------------------------------------------------------------------------
 
 
-def read_same_log(policy: Policy, path: Any, engine: EngineName = None) -> Log | ShardedLog:
+def read_same_log(policy: Policy, path: Any, engine: EngineName = None, progress: Any = None) -> Log | ShardedLog:
     """A log read with the columns, the reward's range and its direction that the policy was learned with."""
     made = policy.provenance
     columns, reward = made["columns"], made["reward"]
@@ -159,6 +164,7 @@ def read_same_log(policy: Policy, path: Any, engine: EngineName = None) -> Log |
         path,
         lazy=True if by_hash else None,
         engine=engine,
+        progress=progress,
         **{role: columns[role] for role in ("action", "reward", "propensity", "group", "time", "weight")},
         features=columns["features"],
         minimize=reward["minimize"],
@@ -188,8 +194,6 @@ def evaluate(
     engine: EngineName = None,
     progress: Any = None,
     allow_low_overlap: bool = False,
-    settings: Settings | None = None,
-    seed: int = 0,
     **options: Any,
 ) -> Estimate:
     """The value of a policy on a log it never saw; see `ponn.evaluation.evaluate`, whose options these are.
@@ -197,27 +201,55 @@ def evaluate(
     A log on disk knows the estimators dr, sndr, ips, snips and dm and the normal interval, for learned policies.
     """
     if isinstance(log, Log):
-        return evaluation.evaluate(
-            policy, log, estimator, level, allow_low_overlap=allow_low_overlap, settings=settings, seed=seed, **options
-        )
-    found, _ = evaluate_sharded(policy, log, estimator, level, engine, progress, settings, seed, **options)
+        return evaluation.evaluate(policy, log, estimator, level, allow_low_overlap=allow_low_overlap, **options)
+    found = compare_on_disk(policy, log, estimator, level, engine, progress, **options)
+    return refused(found.values[POLICY], allow_low_overlap)
+
+
+def value_and_verdict(
+    policy: Valued,
+    log: Log | ShardedLog,
+    estimator: str = "dr",
+    level: float = 0.95,
+    *,
+    engine: EngineName = None,
+    progress: Any = None,
+    allow_low_overlap: bool = False,
+    **options: Any,
+) -> tuple[Estimate, Estimate, Verdict]:
+    """The value of a policy, that of current practice on the same rows, and whether the policy is better."""
+    if isinstance(log, ShardedLog):
+        found = compare_on_disk(policy, log, estimator, level, engine, progress, **options)
+        value = refused(found.values[POLICY], allow_low_overlap)
+        return value, found.values[PRACTICE], found.verdicts[POLICY]
+    rows = evaluation.unseen_rows(policy, log)
+    fitted = evaluation.nuisances(rows)
+    options |= {"allow_low_overlap": allow_low_overlap, "corrections": fitted}
+    value = evaluation.evaluate(policy, rows, estimator, level, **options)
+    practice = evaluation.value_on(CurrentPractice(), rows, fitted, estimator, level)
+    return value, practice, evaluation.against_practice(policy, rows, fitted, estimator, level)
+
+
+def refused(found: Estimate, allow_low_overlap: bool) -> Estimate:
+    """The estimate, unless it cannot be trusted."""
     if not found.trusted and not allow_low_overlap:
         raise LowOverlap(found)
     return found
 
 
-def evaluate_sharded(
+def compare_on_disk(
     policy: Valued,
     log: ShardedLog,
     estimator: str = "dr",
     level: float = 0.95,
     engine: EngineName = None,
     progress: Any = None,
+    *,
     settings: Settings | None = None,
     seed: int = 0,
     interval: str = "normal",
-) -> tuple[Estimate, Verdict]:
-    """The value of a policy on a log on disk, and whether it beats current practice."""
+) -> Comparison:
+    """The value of a policy on a log on disk beside current practice."""
     learned = getattr(policy, "policy", policy)
     if not isinstance(learned, Policy):
         raise PonnError("On a log on disk only policies that were learned are valued; read others with lazy=False.")
@@ -225,24 +257,25 @@ def evaluate_sharded(
         raise PonnError(f"The interval {interval!r} needs the log in memory (lazy=False); expected normal.")
     rows = unseen_part(policy, log)
     what = ("evaluate", log.digest, rows.reader, learned.digest, estimator, level, asdict(settings or Settings()), seed)
+    rivals: dict[str, Valued] = {POLICY: policy, PRACTICE: CurrentPractice()}
     with passes_of(engine, progress, *what) as passes:
-        found = compare_sharded({POLICY: policy}, rows, learned.encoding, passes, estimator, level, settings, seed=seed)
-    value = found.values[POLICY]
-    if evaluation.source_of(policy).get("digest") == log.digest:
-        value = value.distrusted("these are the very rows that the policy learned from")
-    return value, found.verdicts[POLICY]
+        found = compare_sharded(rivals, rows, learned.encoding, passes, estimator, level, settings, seed=seed)
+    if evaluation.source_of(policy).get("digest") != log.digest:
+        return found
+    doubted = found.values[POLICY].distrusted("these are the very rows that the policy learned from")
+    return replace(found, values={**found.values, POLICY: doubted})
 
 
 # Looking -------------------------------------------------------------------------------------------------
 
 
-def check(source: Any, *, engine: EngineName = None, **columns: Any) -> Check:
+def check(source: Any, *, engine: EngineName = None, progress: Any = None, **columns: Any) -> Check:
     """Look at a table as `read_log` would read it, without refusing it; of a large directory, counts are of all rows
     and what needs rows in memory is looked at in a sample."""
     if engine is None and not is_large(source):
         return readiness.check(source, **columns)
     try:
-        found = read_log(source, lazy=True, engine=engine, **columns)
+        found = read_log(source, lazy=True, engine=engine, progress=progress, **columns)
     except LogError as problem:
         pieces = find_pieces(Path(source))
         return Check(sum(one.rows for one in pieces), (), (), (), (), (), (), None, False, str(problem))
@@ -276,3 +309,41 @@ def check_sharded(found: ShardedLog) -> Check:
         unsupported=None if step_a is None else step_a.unsupported,
         **readiness.verdict(sample, actions, survey.rows),
     )
+
+
+# Recommending --------------------------------------------------------------------------------------------
+
+
+def recommend(
+    policy: Policy,
+    rows: str | os.PathLike[str],
+    out: Any,
+    *,
+    engine: EngineName = None,
+    progress: Any = None,
+    threads: int | None = None,
+    **asked: Any,
+) -> Scored:
+    """Recommend an action for each row of a file or directory; see `ponn.scoring.write_recommendations`.
+
+    From a directory to a name without a known ending: a directory with a file of answers for each file of rows.
+    """
+    if not Path(rows).is_dir() or not isinstance(out, str | os.PathLike) or Path(out).suffix in WRITERS:
+        return write_recommendations(policy, rows, out, threads=threads, progress=progress, **asked)
+    chosen = engine_of(engine, threads)
+    try:
+        asked |= {name: tuple(asked[name]) for name in ("keep", "columns") if name in asked}
+        return recommend_directory(policy, rows, out, Passes(chosen, None, told_rows(progress)), Asked(**asked))
+    finally:
+        if chosen is not engine:
+            chosen.close()
+
+
+def told_rows(progress: Any) -> Tell:
+    """Progress of passes for those who want to know rows and rows in all."""
+
+    def say(message: str, done: int = 0, total: int = 0) -> None:
+        if progress and total:
+            progress(done, total)
+
+    return say

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from ponn.engine import Engine
     from ponn.holdout import Outcome
     from ponn.intervals import Estimate
     from ponn.learners import Progress
@@ -82,10 +83,49 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+ENGINE = (
+    click.option("--engine", type=click.Choice(["local", "ray", "spark"]), help="Who reads a directory."),
+    click.option("--workers", type=click.IntRange(min=1), help="Processes that read it; default one per core."),
+    click.option("--address", metavar="URL", help="Of a running Ray or Spark cluster; default: one on this machine."),
+)
+
+
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where a log on disk is read."""
+    for option in reversed(ENGINE):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def chosen_engine(engine: str | None, workers: int | None, address: str | None) -> "Iterator[Engine | None]":
+    """The engine that was asked for, as long as it is needed; None where nothing was said."""
+    from ponn.anysize import engine_of
+
+    if engine is None and workers is None and address is None:
+        yield None
+        return
+    found = engine_of(engine, workers, address)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def print_passes(passes: "Sequence[Mapping[str, Any]]") -> None:
+    """Where the time went, where rows were read from disk."""
+    for one in passes:
+        often = f", {one['passes']} passes" if one["passes"] > 1 else ""
+        click.echo(f"{one['step']}: {one['seconds']:.1f} s, {one['rows']:,} rows{often}", err=True)
+
+
 @ponn.command()
 @log_options
+@engine_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def check(log: str, as_json: bool, **columns: Any) -> None:
+def check(
+    log: str, as_json: bool, engine: str | None, workers: int | None, address: str | None, **columns: Any
+) -> None:
     """Say what is in LOG and whether a policy can be learned from it.
 
     \b
@@ -93,10 +133,11 @@ def check(log: str, as_json: bool, **columns: Any) -> None:
       ponn check visits.csv --action treatment --reward recovered
       ponn check ads.parquet --action banner --reward cost --minimize --ignore user_id
     """
-    from ponn.readiness import check as look_at
+    from ponn.anysize import check as look_at
 
     columns["features"] = columns["features"] or None
-    found = look_at(log, **columns)
+    with chosen_engine(engine, workers, address) as where, learning_progress() as tell:
+        found = look_at(log, engine=where, progress=tell, **columns)
     if as_json:
         click.echo(json.dumps(found.as_json(), default=str))
     else:
@@ -185,12 +226,16 @@ def learning_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--method", metavar="NAME", help="See `ponn compare --help` for their names; default ponn-b.")
 @click.option("--out", type=click.Path(), default="policy.ponn", show_default=True, help="Where the policy goes.")
 @click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless the verdict is 'better'.")
+@engine_options
 @learning_options
 def learn(
     log: str,
     method: str | None,
     out: str,
     require_improvement: bool,
+    engine: str | None,
+    workers: int | None,
+    address: str | None,
     tune: bool,
     changes: tuple[str, ...],
     holdout: float,
@@ -206,14 +251,15 @@ def learn(
       ponn learn visits.csv --action treatment --reward recovered --out clinic.ponn
       ponn learn visits.csv --action treatment --reward recovered --tune --set select=fdr
     """
-    from ponn.holdout import learn_with_holdout
-    from ponn.log import read_log
+    from ponn.anysize import learn_with_holdout, read_log
 
     columns["features"] = columns["features"] or None
     settings = dict(map(parse_setting, changes))
-    rows = read_log(log, **columns)
-    with learning_progress() as tell:
-        found = learn_with_holdout(rows, method, tune, seed, holdout=holdout, level=level, progress=tell, **settings)
+    with chosen_engine(engine, workers, address) as where, learning_progress() as tell:
+        rows = read_log(log, engine=where, progress=tell, **columns)
+        chosen = {"holdout": holdout, "level": level, "engine": where, "progress": tell, **settings}
+        found = learn_with_holdout(rows, method, tune, seed, **chosen)
+    print_passes(found.policy.provenance.get("passes", ()))
     found.policy.save(out)
     if as_json:
         made = found.policy.provenance
@@ -322,6 +368,7 @@ def compare(
 @click.option("--sample", is_flag=True, help="Value the policy as it draws, not as it recommends.")
 @click.option("--allow-low-overlap", is_flag=True, help="Print the number even where it cannot be trusted, marked.")
 @click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless better than current practice.")
+@engine_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def evaluate(
     policy: str,
@@ -333,6 +380,9 @@ def evaluate(
     allow_low_overlap: bool,
     require_improvement: bool,
     as_json: bool,
+    engine: str | None,
+    workers: int | None,
+    address: str | None,
 ) -> None:
     """Say what POLICY would have been worth on LOG, from rows it did not learn from.
 
@@ -343,23 +393,28 @@ def evaluate(
     Example:
       ponn evaluate clinic.ponn visits.csv
     """
-    from ponn.evaluation import CurrentPractice, Sampled, against_practice, nuisances, unseen_rows, value_on
-    from ponn.evaluation import evaluate as value
-    from ponn.holdout import estimate_json, read_same_log
+    from ponn.anysize import read_same_log, value_and_verdict
+    from ponn.evaluation import Sampled
+    from ponn.holdout import estimate_json
     from ponn.policy import load
 
     loaded = load(policy)
     valued = Sampled(loaded) if sample else loaded
-    rows = unseen_rows(valued, read_same_log(loaded, log))
-    fitted = nuisances(rows)
-    found = value(
-        valued, rows, estimator, level, interval=interval, allow_low_overlap=allow_low_overlap, corrections=fitted
-    )
-    judged = against_practice(valued, rows, fitted, estimator, level)
+    with chosen_engine(engine, workers, address) as where, learning_progress() as tell:
+        rows = read_same_log(loaded, log, where, tell)
+        found, practice, judged = value_and_verdict(
+            valued,
+            rows,
+            estimator,
+            level,
+            engine=where,
+            progress=tell,
+            interval=interval,
+            allow_low_overlap=allow_low_overlap,
+        )
     if as_json:
         click.echo(json.dumps(estimate_json(found) | {"verdict": judged.kind}))
     else:
-        practice = value_on(CurrentPractice(), rows, fitted, estimator, level)
         console().print(value_table({"this policy": found, "current practice": practice}))
         console().print(str(judged), markup=False)
     if require_improvement and judged.kind != "better":
@@ -390,24 +445,39 @@ def parse_setting(text: str) -> tuple[str, Any]:
 @click.option("--columns", metavar="NAMES", help="Only these columns of the recommendation, e.g. action,probability.")
 @click.option("--supported-only", is_flag=True, help="Leave out actions hardly ever taken in such cases.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one per core. The result is the same.")
-def recommend(policy: str, rows: str, out: str | None, columns: str | None, **asked: Any) -> None:
+@engine_options
+def recommend(
+    policy: str,
+    rows: str,
+    out: str | None,
+    columns: str | None,
+    engine: str | None,
+    workers: int | None,
+    address: str | None,
+    **asked: Any,
+) -> None:
     """Recommend an action for each of ROWS by POLICY, in little memory however many they are.
+
+    From a directory of Parquet files to a directory: one file of answers for each file of rows, by several workers.
+    A run that was stopped goes on with the files that are missing.
 
     \b
     Examples:
       ponn recommend clinic.ponn patients.csv --out advice.csv --keep patient_id
       ponn recommend ads.ponn visitors.parquet --out banners.parquet --columns action,probability
+      ponn recommend ads.ponn visitors/ --out banners/ --workers 4
     """
     import signal
 
+    from ponn.anysize import recommend as write_recommendations
     from ponn.policy import RECOMMENDED, load
-    from ponn.scoring import write_recommendations
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is stopped clears up like an interrupted one
     chosen = RECOMMENDED if columns is None else [name.strip() for name in columns.split(",")]
-    with scoring_progress() as progress:
+    with chosen_engine(engine, workers, address) as where, scoring_progress() as progress:
         target = out or sys.stdout.buffer
-        done = write_recommendations(load(policy), rows, target, columns=chosen, progress=progress, **asked)
+        asked |= {"columns": chosen, "progress": progress, "engine": where}
+        done = write_recommendations(load(policy), rows, target, **asked)
     for name, counts in done.surprises.items():
         told = ", ".join(f"{count:,} {what}" for what, count in counts.items())
         click.echo(f"Column {name!r} holds cells unlike anything in training: {told}.", err=True)

@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from multiprocessing.connection import Connection, Pipe, wait
@@ -47,14 +47,18 @@ class Shard(Protocol):
         """How many rows it has."""
 
 
+Results = Generator[tuple[int, bytes], None, None]  # a shard's number and its packed partial result
 Work = Callable[[Any], Arrays]  # from a shard to its partial result; reaches workers by pickle
 
 
 class Engine(Protocol):
     """Where shards run."""
 
-    def run(self, work: Work, shards: Mapping[int, Shard]) -> Iterator[tuple[int, bytes]]:
+    def run(self, work: Work, shards: Mapping[int, Shard]) -> Results:
         """The packed partial result of every shard with its number, as they are finished."""
+
+    def close(self) -> None:
+        """End what was started."""
 
 
 class Tell(Protocol):
@@ -118,7 +122,7 @@ def map_shards(
         tell(progress, shards[place].rows, shards[place].rows)
     ready, turn = set(found), 0
     del found
-    with closing((engine or Here()).run(work, left)) as results:  # type: ignore[type-var]
+    with closing((engine or Here()).run(work, left)) as results:
         for place, content in results:
             store.write(shards[place], content)
             tell(progress, shards[place].rows, 0)
@@ -315,10 +319,13 @@ def sequence(kind: str, values: Iterable[Any], length: int) -> Iterator[bytes]:
 class Here:
     """Shards one after the other in this process: for rows that are in memory."""
 
-    def run(self, work: Work, shards: Mapping[int, Shard]) -> Iterator[tuple[int, bytes]]:
+    def run(self, work: Work, shards: Mapping[int, Shard]) -> Results:
         """The results, in order."""
         for place, shard in shards.items():
             yield place, pack(work(shard))
+
+    def close(self) -> None:
+        """Nothing was started."""
 
 
 # Local processes -----------------------------------------------------------------------------------------
@@ -377,7 +384,7 @@ class Local:
         self.size = workers or cores()
         self.workers: list[Worker] = []
 
-    def run(self, work: Work, shards: Mapping[int, Shard]) -> Iterator[tuple[int, bytes]]:
+    def run(self, work: Work, shards: Mapping[int, Shard]) -> Results:
         """The results, as they are finished."""
         packed, waiting, deaths = pickle.dumps(work), deque(shards), dict.fromkeys(shards, 0)
         busy: list[Worker] = []

@@ -159,6 +159,20 @@ def fit_sample(X: np.ndarray, A: np.ndarray, k: int, penalty: float, times: floa
     return theta, solve
 
 
+def fold_starts(
+    X: np.ndarray, A: np.ndarray, k: int, penalty: float, times: float, rows_of_folds: Sequence[np.ndarray]
+) -> list["Descent"]:
+    """A descent per fold from the optimum of its sampled rows; all with the curvature of the whole sample.
+
+    The whole sample's optimum and curvature only say where to begin and how to step: what a fold arrives at is the
+    optimum of its own rows.
+    """
+    theta, solve = fit_sample(X, A, k, penalty, times)
+    if len(rows_of_folds) == 1:
+        return [Descent(theta, solve)]
+    return [Descent(settled(X[rows], A[rows], theta, solve, penalty, times), solve) for rows in rows_of_folds]
+
+
 def settled(X: np.ndarray, A: np.ndarray, theta: np.ndarray, solve: Solve, penalty: float, times: float) -> np.ndarray:
     """Steps on rows in memory."""
     descent = Descent(theta, solve)

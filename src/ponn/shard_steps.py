@@ -21,8 +21,7 @@ from ponn.errors import PonnError
 from ponn.log import Log
 from ponn.logistic import (
     MOST_PASSES,
-    Descent,
-    fit_sample,
+    fold_starts,
     log_probabilities,
     multinomial_sums,
     newton_step,
@@ -127,8 +126,8 @@ def fit_practice(
     penalty, notes = chosen_penalty(log, encoding, settings)
     X, sample = with_ones(encoding.design(log.sample.log)), log.sample
     k, times = len(log.actions), len(log) / len(sample.log)
-    starts = (fit_sample(X[rows], sample.log.A[rows], k, penalty, times) for _, rows in other_rows(sample, folds, seed))
-    descents = [Descent(theta, solve) for theta, solve in starts]
+    rows_of_folds = [rows for _, rows in other_rows(sample, folds, seed)]
+    descents = fold_starts(X, sample.log.A, k, penalty, times, rows_of_folds)
     for _ in range(MOST_PASSES):
         points = np.array([one.point for one in descents])
         work = LoggingSums(log.reader, encoding, points, seed)

@@ -6,7 +6,7 @@ What it finds merges with `+`, so shards can be looked at anywhere; errors name 
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -239,9 +239,15 @@ def packed_survey(found: Survey) -> np.ndarray:
     plain_values = {
         **{name: getattr(found, name) for name in ("rows", "dropped", "low", "high", "unknown_propensities")},
         "actions": [[label, *rest] for label, rest in found.actions.items()],
-        "columns": {name: asdict(one) for name, one in found.columns.items()},
+        "columns": {name: plain_column(one) for name, one in found.columns.items()},
     }
     return np.frombuffer(json.dumps(plain_values, default=sorted).encode(), np.uint8)
+
+
+def plain_column(found: ColumnSurvey) -> dict[str, Any]:
+    """One column of a survey in plain values."""
+    numbers, texts = (None if one is None else vars(one) for one in (found.numbers, found.texts))
+    return {**vars(found), "numbers": numbers, "texts": texts}
 
 
 def unpacked_survey(content: np.ndarray) -> Survey:

@@ -1,5 +1,7 @@
 """Logs on disk: the survey finds what reading into memory finds, and every sum is the same however shards are cut."""
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,7 +54,7 @@ def write(folder, source: pa.Table, files: int, group: int = 400):
     """The table in so many files of several row groups each."""
     edges = np.linspace(0, len(source), files + 1).astype(int)
     folder.mkdir()
-    for number, (first, last) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for number, (first, last) in enumerate(pairwise(edges)):
         pq.write_table(source.slice(first, last - first), folder / f"part-{number:02d}.parquet", row_group_size=group)
     return folder
 

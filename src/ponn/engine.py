@@ -97,8 +97,6 @@ class Pass:
         return (self.total - self.rows) / self.speed if self.speed else 0.0
 
     def __str__(self) -> str:
-        if self.rows == self.resumed:
-            return self.step + (f" ({self.resumed:,} rows were done before)" if self.resumed else "")
         return f"{self.step}: {self.speed:,.0f} rows/s, {self.remaining:,.0f} s left"
 
 
@@ -172,7 +170,8 @@ class Passes:
             now = Pass(step, rows, total, resumed, time.perf_counter() - started)
             self.say(str(now), rows, total)
 
-        self.say(step)
+        before = 0 if kept is None else sum(one.rows for one in shards if kept.path(one).exists())
+        self.say(step + (f" ({before:,} rows were done before)" if before else ""))
         yield from map_shards(work, shards, engine=self.engine, kept=kept, progress=count)
         self.done.append(Pass(step, rows, total, resumed, time.perf_counter() - started))
 

@@ -10,7 +10,7 @@ import ponn
 SOURCE = Path(ponn.__file__).parent
 ORDER = (
     *("errors", "settings", "source", "delimited", "files", "streams", "table", "profile", "roles", "log", "encode"),
-    *("engine", "shards", "survey", "sharded"),
+    *("engine", "clusters", "shards", "survey", "sharded"),
     *("propensity", "readiness"),
     *("tally", "bounds", "discovery", "relevance", "pairs", "charts"),
     *("estimators", "intervals", "sensitivity"),

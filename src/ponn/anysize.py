@@ -43,7 +43,12 @@ def engine_of(engine: EngineName = None, workers: int | None = None, address: st
         return engine
     if engine in (None, "local"):
         return Local(workers)
-    raise PonnError(f"There is no engine {engine!r}; expected local.")
+    from ponn.clusters import OnRay, OnSpark
+
+    clusters: dict[str | None, type[OnRay] | type[OnSpark]] = {"ray": OnRay, "spark": OnSpark}
+    if engine not in clusters:
+        raise PonnError(f"There is no engine {engine!r}; expected local, ray or spark.")
+    return clusters[engine](workers, address)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from ponn.settings import Settings
 from ponn.shard_evaluation import compare_sharded
 from ponn.shard_scoring import recommend_directory
 from ponn.sharded import ShardedLog, read_sharded
-from ponn.shards import find_pieces, unpacked_bytes
+from ponn.shards import directory_digest, find_pieces, unpacked_bytes
 
 if TYPE_CHECKING:
     from ponn.holdout import Outcome
@@ -88,7 +88,10 @@ def read_log(
     if lazy and not is_directory:
         raise PonnError(f"lazy=True is for directories of Parquet files; {str(source)[:80]!r} is read into memory.")
     if not is_directory or lazy is False or (lazy is None and engine is None and not is_large(source)):
-        return log.read_log(source, **columns)
+        found = log.read_log(source, **columns)
+        if is_directory:
+            found.__dict__["digest"] = directory_digest(Path(source))
+        return found
     with passes_of(engine, progress, "read", str(source), plain_columns(columns)) as passes:
         return read_sharded(source, passes, **plain_columns(columns))
 

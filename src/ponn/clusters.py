@@ -56,7 +56,8 @@ class OnRay:
     def run(self, work: Work, shards: Mapping[int, Shard]) -> Results:
         """The results, as they are finished."""
         task = self.ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(answered_from_bytes)
-        packed, left, running = self.ray.put(pickle.dumps(work)), list(shards.items())[::-1], {}
+        packed, left = self.ray.put(pickle.dumps(work)), list(shards.items())[::-1]
+        running: dict[Any, int] = {}
         most = self.workers or len(left)
         try:
             while left or running:
@@ -76,7 +77,7 @@ class OnRay:
             return self.ray.get(done)
         except self.ray.exceptions.RayError as error:
             raise PonnError(
-                f"Ray could not finish {shard.name} in {ATTEMPTS} attempts: {one_line(error)}. What else is done is kept."
+                f"Ray could not finish {shard.name} in {ATTEMPTS} attempts: {one_line(error)}. The rest is kept."
             ) from error
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from ponn.encode import Encoding
 from ponn.engine import Arrays, Passes
+from ponn.errors import PonnError
 from ponn.objective import REWARDED_ONLY
 from ponn.settings import Settings
 from ponn.shard_steps import ContributingRows, Practice
@@ -21,7 +22,7 @@ from ponn.sharded import Batch, ShardedLog
 from ponn.shards import FileShard
 from ponn.train import Batches, Problem, Rows, Tensors, tensors
 
-MEMORY_CELLS = 32 << 20  # contributing cells that are held in memory: 128 MB, and two copies while training
+MEMORY_CELLS = 16 << 20  # contributing cells that are held in memory: 64 MB, and two copies while training
 BUFFER_CELLS = 10 << 20  # of a stream's buffer: 262,144 rows of 40 columns
 VALID_CELLS = 8 << 20  # of the validation rows, which are always in memory
 SIDE_BY_SIDE = 8  # shards that a buffer is filled from
@@ -145,5 +146,7 @@ def contributing_rows(log: ShardedLog, work: ContributingRows) -> float:
 def gathered(passes: Passes, step: str, work: ContributingRows, log: ShardedLog) -> Rows:
     """Contributing rows of all shards, in memory."""
     parts = list(passes.over(step, work, log.shards))
-    n = sum(float(one["n"]) for one in parts)
-    return joined([one for one in parts if "X" in one], n)
+    n, some = sum(float(one["n"]) for one in parts), [one for one in parts if "X" in one]
+    if not some:
+        raise PonnError(f"None of the rows of {log.path} falls into one of its parts: it is too short to learn from.")
+    return joined(some, n)

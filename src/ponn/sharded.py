@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ponn import log as logs
 from ponn.encode import Encoding, Feature, bin_count, few, fit_category, fit_number, quantile_cuts
 from ponn.engine import Arrays, Passes
 from ponn.errors import LogError, PonnError
@@ -41,8 +40,8 @@ from ponn.shards import (
     Cut,
     FileShard,
     Piece,
+    directory_digest,
     find_pieces,
-    footer_digest,
     shards_of,
     uniform,
     unit_codes,
@@ -144,7 +143,6 @@ class ShardedLog:
     sample: Batch  # of this part
     set_aside: dict[str, str]
     notes: tuple[str, ...]
-    given: Mapping[str, Any]  # the keywords it was read with
     digest: str
 
     def __len__(self) -> int:
@@ -191,14 +189,6 @@ class ShardedLog:
     def known_propensities(self) -> bool:
         """Is the propensity of every row known?"""
         return self.columns.propensity is not None and not self.survey.unknown_propensities
-
-    def load(self) -> Log:
-        """All rows in memory; a part as the rows that belong to it."""
-        whole = logs.read_log(self.path, **self.given)
-        whole.__dict__["digest"] = self.digest  # the directory's, so that it is known again however it is read
-        if not self.reader.cuts:
-            return whole
-        raise PonnError("A part of a log on disk is not loaded: load the whole log and split that.")
 
     def split(self, share: float = 0.7, seed: int = 0) -> tuple["ShardedLog", "ShardedLog"]:
         """Two parts, the first with about `share` of the rows: by time, by group or by row, as `Log.split`."""
@@ -281,7 +271,7 @@ def read_sharded(
         if "sample" in part:
             tables.append(unpacked_table(part["sample"]))
             numbers_found.append(part["number"])
-    return assembled(str(path), shards, columns, found, tables, numbers_found, given, footer_digest(pieces))
+    return assembled(str(path), shards, columns, found, tables, numbers_found, given, directory_digest(Path(path)))
 
 
 def checked_names(
@@ -339,4 +329,4 @@ def assembled(
     reader = Reader(columns, tuple(labels), reward_range, bool(given.get("minimize")), drop)
     table = pa.concat_tables(tables, promote_options="permissive").select(reader.names)
     sample = replace(reader, drop_missing=False).batch(plain(Source(table, path)).table, np.concatenate(numbers_found))
-    return ShardedLog(path, shards, reader, found, sample, set_aside, tuple(notes), given, digest)
+    return ShardedLog(path, shards, reader, found, sample, set_aside, tuple(notes), digest)

@@ -145,10 +145,13 @@ def unpacked_bytes(pieces: Iterable[Piece]) -> int:
     return total
 
 
-def footer_digest(pieces: Iterable[Piece]) -> str:
-    """A fingerprint of Parquet files by their footers, which hold the place, size and range of every column."""
+def directory_digest(path: Path) -> str:
+    """A fingerprint of a directory of Parquet files, the same whether its rows are in memory or on disk.
+
+    It is made of the files' footers, which hold the place, size and range of every column.
+    """
     found = hashlib.blake2b(digest_size=16)
-    for name in dict.fromkeys(one.file for one in pieces):
+    for name in dict.fromkeys(one.file for one in find_pieces(path)):
         with reading(Path(name), "Parquet"), open(name, "rb") as file:
             size = file.seek(-8, os.SEEK_END) + 8
             length = int.from_bytes(file.read(4), "little")

@@ -69,11 +69,17 @@ def passes_of(engine: EngineName, say: Tell | None, *what: Any) -> Iterator[Pass
 # Reading -------------------------------------------------------------------------------------------------
 
 
+def is_directory(source: Any) -> bool:
+    """Is it the path of a directory? What cannot be opened is none; the readers say what is wrong with it."""
+    try:
+        return isinstance(source, str | os.PathLike) and Path(source) != Path() and Path(source).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def is_large(source: Any) -> bool:
     """Is it a directory with more data than should be in memory?"""
-    if not isinstance(source, str | os.PathLike) or not Path(source).is_dir():
-        return False
-    return unpacked_bytes(find_pieces(Path(source))) > SMALL_BYTES
+    return is_directory(source) and unpacked_bytes(find_pieces(Path(source))) > SMALL_BYTES
 
 
 def read_log(
@@ -84,12 +90,11 @@ def read_log(
     lazy: a directory of Parquet files stays on disk and is looked at by one pass; default, where it is large or an
     engine is named. engine: who makes that pass, default local processes.
     """
-    is_directory = isinstance(source, str | os.PathLike) and Path(source).is_dir()
-    if lazy and not is_directory:
+    if lazy and not is_directory(source):
         raise PonnError(f"lazy=True is for directories of Parquet files; {str(source)[:80]!r} is read into memory.")
-    if not is_directory or lazy is False or (lazy is None and engine is None and not is_large(source)):
+    if not is_directory(source) or lazy is False or (lazy is None and engine is None and not is_large(source)):
         found = log.read_log(source, **columns)
-        if is_directory:
+        if is_directory(source):
             found.__dict__["digest"] = directory_digest(Path(source))
         return found
     with passes_of(engine, progress, "read", str(source), plain_columns(columns)) as passes:
@@ -167,7 +172,7 @@ def read_same_log(policy: Policy, path: Any, engine: EngineName = None, progress
     made = policy.provenance
     columns, reward = made["columns"], made["reward"]
     split = made.get("source", {}).get("split")
-    by_hash = split == "hash" and Path(path).is_dir()
+    by_hash = split == "hash" and is_directory(path)
     return read_log(
         path,
         lazy=True if by_hash else None,
@@ -336,7 +341,7 @@ def recommend(
 
     From a directory to a name without a known ending: a directory with a file of answers for each file of rows.
     """
-    if not Path(rows).is_dir() or not isinstance(out, str | os.PathLike) or Path(out).suffix in WRITERS:
+    if not is_directory(rows) or not isinstance(out, str | os.PathLike) or Path(out).suffix in WRITERS:
         return write_recommendations(policy, rows, out, threads=threads, progress=progress, **asked)
     chosen = engine_of(engine, threads)
     try:

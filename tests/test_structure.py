@@ -10,7 +10,7 @@ import ponn
 SOURCE = Path(ponn.__file__).parent
 ORDER = (
     *("errors", "settings", "source", "delimited", "files", "streams", "table", "profile", "roles", "rules"),
-    *("eligibility", "log", "encode", "propensity"),
+    *("eligibility", "log", "encode", "engine", "clusters", "shards", "survey", "sharded", "propensity"),
     *("tally", "bounds", "discovery", "relevance", "pairs"),
     *("estimators", "intervals", "sensitivity", "readiness", "drawing", "charts"),
     *("inference", "trees", "similar", "models", "reasons", "policy", "scoring"),
@@ -18,6 +18,7 @@ ORDER = (
     *("reward", "evaluation", "confounding", "subgroups", "worth", "forests", "partition"),
     *("heads", "scores", "stacking", "robust", "learners", "learning"),
     *("holdout", "surrogate", "findings", "glossary", "markup", "report"),
+    *("logistic", "shard_steps", "shard_training", "shard_learning", "shard_evaluation", "shard_scoring", "anysize"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate"),
     *("rows", "advice", "decisions", "metrics", "interface", "serve"),
     *("guesses", "project", "studio", "cli"),

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ponn import datasets, simulate
+    from ponn.anysize import check, evaluate, learn, read_log
     from ponn.confounding import hidden_confounding
     from ponn.encode import Encoding
     from ponn.errors import LogError, PonnError
-    from ponn.evaluation import CurrentPractice, FixedAction, Sampled, SupportedOnly, evaluate
+    from ponn.evaluation import CurrentPractice, FixedAction, Sampled, SupportedOnly
     from ponn.intervals import Estimate, LowOverlap
-    from ponn.learning import learn
-    from ponn.log import Log, read_log
+    from ponn.log import Log
     from ponn.policy import Policy, load
-    from ponn.readiness import check
     from ponn.report import write_report
     from ponn.settings import METHODS, Settings
+    from ponn.sharded import ShardedLog
     from ponn.subgroups import value_by_group
     from ponn.world import World
 
@@ -23,24 +23,25 @@ __version__ = "0.1.0"
 
 # Public name → module. Imported on first use, so that `import ponn` and `ponn --help` stay light.
 PUBLIC = {
-    "check": "ponn.readiness",
+    "check": "ponn.anysize",
     "CurrentPractice": "ponn.evaluation",
     "Encoding": "ponn.encode",
     "Estimate": "ponn.intervals",
-    "evaluate": "ponn.evaluation",
+    "evaluate": "ponn.anysize",
     "FixedAction": "ponn.evaluation",
     "hidden_confounding": "ponn.confounding",
     "LowOverlap": "ponn.intervals",
     "Sampled": "ponn.evaluation",
+    "ShardedLog": "ponn.sharded",
     "SupportedOnly": "ponn.evaluation",
     "LogError": "ponn.errors",
     "PonnError": "ponn.errors",
-    "learn": "ponn.learning",
+    "learn": "ponn.anysize",
     "Log": "ponn.log",
     "load": "ponn.policy",
     "METHODS": "ponn.settings",
     "Policy": "ponn.policy",
-    "read_log": "ponn.log",
+    "read_log": "ponn.anysize",
     "Settings": "ponn.settings",
     "value_by_group": "ponn.subgroups",
     "World": "ponn.world",
@@ -61,6 +62,7 @@ __all__ = [
     "PonnError",
     "Sampled",
     "Settings",
+    "ShardedLog",
     "SupportedOnly",
     "World",
     "check",

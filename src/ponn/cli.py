@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from ponn.engine import Engine
     from ponn.holdout import Contest, Outcome
     from ponn.intervals import Estimate
     from ponn.learners import Progress
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ponn.readiness import Check
     from ponn.scoring import Scored
     from ponn.serve import Options
+    from ponn.sharded import ShardedLog
     from ponn.subgroups import Subgroups
     from ponn.world import World
     from ponn.worth import Worth
@@ -104,10 +106,49 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+ENGINE = (
+    click.option("--engine", type=click.Choice(["local", "ray", "spark"]), help="Who reads a directory."),
+    click.option("--workers", type=click.IntRange(min=1), help="Processes that read it; default one per core."),
+    click.option("--address", metavar="URL", help="Of a running Ray or Spark cluster; default: one on this machine."),
+)
+
+
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where a log on disk is read."""
+    for option in reversed(ENGINE):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def chosen_engine(engine: str | None, workers: int | None, address: str | None) -> "Iterator[Engine | None]":
+    """The engine that was asked for, as long as it is needed; None where nothing was said."""
+    from ponn.anysize import engine_of
+
+    if engine is None and workers is None and address is None:
+        yield None
+        return
+    found = engine_of(engine, workers, address)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def print_passes(passes: "Sequence[Mapping[str, Any]]") -> None:
+    """Where the time went, where rows were read from disk."""
+    for one in passes:
+        often = f", {one['passes']} passes" if one["passes"] > 1 else ""
+        click.echo(f"{one['step']}: {one['seconds']:.1f} s, {one['rows']:,} rows{often}", err=True)
+
+
 @ponn.command()
 @log_options
+@engine_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def check(log: str, as_json: bool, **columns: Any) -> None:
+def check(
+    log: str, as_json: bool, engine: str | None, workers: int | None, address: str | None, **columns: Any
+) -> None:
     """Say what is in LOG and whether a policy can be learned from it.
 
     \b
@@ -115,10 +156,11 @@ def check(log: str, as_json: bool, **columns: Any) -> None:
       ponn check visits.csv --action treatment --reward recovered
       ponn check ads.parquet --action banner --reward cost --minimize --ignore user_id
     """
-    from ponn.readiness import check as look_at
+    from ponn.anysize import check as look_at
 
     columns["features"] = columns["features"] or None
-    found = look_at(log, **columns)
+    with chosen_engine(engine, workers, address) as where, learning_progress() as tell:
+        found = look_at(log, engine=where, progress=tell, **columns)
     if as_json:
         click.echo(json.dumps(found.as_json(), default=str))
     else:
@@ -225,6 +267,7 @@ def learning_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--report", type=click.Path(), help="Where a report goes: one HTML file that opens offline.")
 @click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless the verdict is 'better'.")
 @click.option("--progress", type=click.Choice(["lines", "json"]), default="lines", hidden=True)
+@engine_options
 @learning_options
 def learn(
     log: str,
@@ -233,6 +276,9 @@ def learn(
     report: str | None,
     require_improvement: bool,
     progress: str,
+    engine: str | None,
+    workers: int | None,
+    address: str | None,
     tune: bool,
     changes: tuple[str, ...],
     holdout: float,
@@ -248,21 +294,20 @@ def learn(
       ponn learn visits.csv --action treatment --reward recovered --out clinic.ponn
       ponn learn visits.csv --action treatment --reward recovered --tune --set select=fdr --report report.html
     """
-    from ponn.holdout import learn_with_holdout
-    from ponn.log import read_log
+    from ponn.anysize import learn_with_holdout, read_log
 
     columns["features"] = columns["features"] or None
     settings = dict(map(parse_setting, changes))
-    rows = read_log(log, **columns)
     kept: list[Policy] = []
 
     def keep(policy: "Policy") -> None:
         policy.save(out)
         kept.append(policy)
 
-    with learning_progress(as_json=progress == "json") as tell:
+    with chosen_engine(engine, workers, address) as where, learning_progress(as_json=progress == "json") as tell:
+        rows = read_log(log, engine=where, progress=tell, **columns)
+        asked: dict[str, Any] = {"holdout": holdout, "level": level, "engine": where, "progress": tell, "keep": keep}
         try:
-            asked: dict[str, Any] = {"holdout": holdout, "level": level, "progress": tell, "keep": keep}
             found = learn_with_holdout(rows, method, tune, seed, **asked, **settings)
         except PonnError as error:
             if not kept:
@@ -271,6 +316,7 @@ def learn(
         found.policy.save(out)
         if report:
             report_outcome(found, rows, report, level, tell)
+    print_passes(found.policy.provenance.get("passes", ()))
     if as_json:
         made = found.policy.provenance
         told = {"policy": out, "method": found.policy.method, "rows": len(rows), "actions": found.policy.actions}
@@ -283,10 +329,16 @@ def learn(
         sys.exit(3)
 
 
-def report_outcome(found: "Outcome", log: "Log", path: str, level: float, tell: "Progress") -> None:
+def report_outcome(found: "Outcome", log: "Log | ShardedLog", path: str, level: float, tell: "Progress") -> None:
     """The report on what was just learned, from the rows kept aside and what they were corrected with."""
+    from ponn.log import Log
     from ponn.report import write_report
 
+    if not isinstance(log, Log):
+        raise PonnError(
+            "The policy was learned and saved, but a report needs its log in memory: write it with `ponn report` from "
+            "a part of the log that fits."
+        )
     write_report(found.policy, log, path, rows=found.kept, corrections=found.corrections, level=level, progress=tell)
 
 
@@ -464,6 +516,7 @@ def print_contest(found: "Contest") -> None:
 @click.option("--sample", is_flag=True, help="Value the policy as it draws, not as it recommends.")
 @click.option("--allow-low-overlap", is_flag=True, help="Print the number even where it cannot be trusted, marked.")
 @click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless better than current practice.")
+@engine_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def evaluate(
     policy: str,
@@ -477,6 +530,9 @@ def evaluate(
     allow_low_overlap: bool,
     require_improvement: bool,
     as_json: bool,
+    engine: str | None,
+    workers: int | None,
+    address: str | None,
 ) -> None:
     """Say what POLICY would have been worth on LOG, from rows it did not learn from.
 
@@ -488,22 +544,24 @@ def evaluate(
       ponn evaluate clinic.ponn visits.csv
       ponn evaluate clinic.ponn visits.csv --by age --by ward --gamma 1.5
     """
+    from ponn.anysize import read_same_log, worth
     from ponn.evaluation import Sampled
-    from ponn.holdout import read_same_log
     from ponn.policy import load
-    from ponn.worth import worth
 
     loaded = load(policy)
-    found = worth(
-        Sampled(loaded) if sample else loaded,
-        read_same_log(loaded, log, also=by),
-        estimator,
-        level,
-        interval=interval,
-        by=by,
-        gamma=gamma,
-        allow_low_overlap=allow_low_overlap,
-    )
+    with chosen_engine(engine, workers, address) as where, learning_progress() as tell:
+        found = worth(
+            Sampled(loaded) if sample else loaded,
+            read_same_log(loaded, log, where, tell, also=by),
+            estimator,
+            level,
+            engine=where,
+            progress=tell,
+            interval=interval,
+            by=by,
+            gamma=gamma,
+            allow_low_overlap=allow_low_overlap,
+        )
     if as_json:
         click.echo(json.dumps(found.as_json()))
     else:
@@ -596,6 +654,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 @click.option("--reasons", is_flag=True, help="Add a column with the reasons for each recommendation, as JSON.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one per core. The result is the same.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object about the run; wants --out.")
+@engine_options
 def recommend(
     policy: str,
     rows: str,
@@ -603,28 +662,36 @@ def recommend(
     columns: str | None,
     available: tuple[str, ...],
     as_json: bool,
+    engine: str | None,
+    workers: int | None,
+    address: str | None,
     **asked: Any,
 ) -> None:
     """Recommend an action for each of ROWS by POLICY, in little memory however many they are.
+
+    From a directory of Parquet files to a directory: one file of answers for each file of rows, by several workers.
+    A run that was stopped goes on with the files that are missing.
 
     \b
     Examples:
       ponn recommend clinic.ponn patients.csv --out advice.csv --keep patient_id
       ponn recommend ads.ponn visitors.parquet --out banners.parquet --columns action,probability
+      ponn recommend ads.ponn visitors/ --out banners/ --workers 4
     """
     import signal
 
+    from ponn.anysize import recommend as write_recommendations
     from ponn.policy import RECOMMENDED, load
-    from ponn.scoring import write_recommendations
 
     if as_json and not out:
         raise click.UsageError("--json wants --out FILE: both would go to standard output.")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is stopped clears up like an interrupted one
     chosen = RECOMMENDED if columns is None else [name.strip() for name in columns.split(",")]
     asked["eligible"] = available or None
-    with scoring_progress() as progress:
+    with chosen_engine(engine, workers, address) as where, scoring_progress() as progress:
         target = out or sys.stdout.buffer
-        done = write_recommendations(load(policy), rows, target, columns=chosen, progress=progress, **asked)
+        asked |= {"columns": chosen, "progress": progress, "engine": where}
+        done = write_recommendations(load(policy), rows, target, **asked)
     if as_json:
         about = {"out": out, "rows": done.rows, "seconds": done.seconds, "surprises": done.surprises}
         click.echo(json.dumps(about))

@@ -42,8 +42,8 @@ class Outcome:
     value: Mapping[str, Estimate]  # of "policy", "logging", "best_fixed" and, where it differs, "supported_only"
     best_fixed: Any  # the action
     worth: Worth
-    kept: Log  # the rows it was valued on
-    corrections: Nuisances  # and with what
+    kept: Log | None = None  # the rows it was valued on; None where they stayed on disk
+    corrections: Nuisances | None = None  # and with what
 
     @property
     def verdict(self) -> Verdict:
@@ -116,18 +116,20 @@ def read_same_log(policy: Policy, path: Any, also: Sequence[str] = ()) -> Log:
 
     also: columns that the policy does not look at, kept to make subgroups by.
     """
-    made = policy.provenance
-    columns, reward = made["columns"], made["reward"]
-    log = read_log(
-        path,
-        **{role: columns[role] for role in ("action", "reward", "propensity", "group", "time", "weight")},
-        features=columns["features"],
-        minimize=reward["minimize"],
-        reward_range=tuple(reward["range"]),
-        eligible=policy.eligibility and replace(policy.eligibility, labels=policy.actions),
-    )
+    log = read_log(path, **same_columns(policy))
     more = [name for name in dict.fromkeys(also) if name not in log.table.column_names]
     return with_columns(log, path, more) if more else log
+
+
+def same_columns(policy: Policy) -> dict[str, Any]:
+    """The keywords of `read_log` with which the policy's log was read."""
+    columns, reward = policy.provenance["columns"], policy.provenance["reward"]
+    return {role: columns[role] for role in ("action", "reward", "propensity", "group", "time", "weight")} | {
+        "features": columns["features"],
+        "minimize": reward["minimize"],
+        "reward_range": tuple(reward["range"]),
+        "eligible": policy.eligibility and replace(policy.eligibility, labels=policy.actions),
+    }
 
 
 def with_columns(log: Log, path: Any, names: Sequence[str]) -> Log:

@@ -401,10 +401,14 @@ def pareto_k(w: np.ndarray) -> float:
     one below them; k is drawn to 1/2 as if by 10 more rows. Weights equal to the smallest of the tail belong to it, as
     logged propensities are often a few round numbers. Infinite below 5 tail rows, with which nothing can be said.
     """
-    rows = math.ceil(min(len(w) / 5, 3 * math.sqrt(len(w))))
+    return pareto_k_of(*np.unique(w, return_counts=True), len(w))
+
+
+def pareto_k_of(values: np.ndarray, counts: np.ndarray, n: int) -> float:
+    """`pareto_k` of n weights from their different values, ascending, and counts; those below the tail may lack."""
+    rows = math.ceil(min(n / 5, 3 * math.sqrt(n)))
     if rows < 5:
         return math.inf
-    values, counts = np.unique(w, return_counts=True)
     first = len(values) - 1 - int(np.searchsorted(np.cumsum(counts[::-1]), rows))  # the smallest value of the tail
     below = values[first - 1] if first > 0 else 0.0
     tail, size = values[first:] - below, int(counts[first:].sum())

@@ -195,11 +195,16 @@ def current_practice(prepared: Prepared, settings: Settings, notes: list[str]) -
 
 def companions(prepared: Prepared, settings: Settings, fitted: Fitted, notes: list[str]) -> dict[str, Model]:
     """What a policy carries to say what to expect of an action, how similar rows fared, whether the log supports it."""
-    rows = prepared.problem.train
     rewards = fitted.companions.get("reward") or carried_rewards(prepared, settings, notes)
+    practice = current_practice(prepared, settings, notes)
+    return {"reward": rewards, "logging": practice, "similar": similar_rows(prepared, rewards)}
+
+
+def similar_rows(prepared: Prepared, rewards: Model) -> Model:
+    """What happened in training rows like a given one, beside what the reward model promised them."""
+    rows = prepared.problem.train
     r = np.asarray(rewards.rewards(rows.X))[np.arange(len(rows)), rows.A]
-    similar = fit_similar(rows.X, rows.A, rows.R, r, prepared.problem.k)
-    return {"reward": rewards, "logging": current_practice(prepared, settings, notes), "similar": similar}
+    return fit_similar(rows.X, rows.A, rows.R, r, prepared.problem.k)
 
 
 def carried_rewards(prepared: Prepared, settings: Settings, notes: list[str]) -> Model:

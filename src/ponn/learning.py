@@ -12,6 +12,7 @@ import numpy as np
 from ponn.encode import Encoding
 from ponn.learners import LEARNERS, Fitted, Prepared, Progress, companions, silent
 from ponn.log import Log
+from ponn.models import Model
 from ponn.policy import PairLine, Policy
 from ponn.propensity import Propensities, propensities
 from ponn.reasons import usual_values
@@ -117,8 +118,16 @@ def usual_clip(w: np.ndarray) -> float:
     return float(high / low)
 
 
-def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted, tried: int, seconds: float) -> Policy:
-    """The policy with everything needed to explain it."""
+def assemble(
+    prepared: Prepared,
+    method: str,
+    chosen: Candidate,
+    fitted: Fitted,
+    tried: int,
+    seconds: float,
+    beside: Mapping[str, Model] | None = None,
+) -> Policy:
+    """The policy with everything needed to explain it; beside: its companions, where they are fitted already."""
     step_b, settings = prepared.step_b, chosen.settings
     if fitted.chosen is not None:
         step_b, settings = fitted.chosen.step_b, fitted.chosen.settings
@@ -126,7 +135,7 @@ def assemble(prepared: Prepared, method: str, chosen: Candidate, fitted: Fitted,
         step_b = step_b.with_thresholds(settings.lambda1, settings.lambda2)
     d = len(prepared.encoding.features)
     told: list[str] = []
-    carried = companions(prepared, settings, fitted, told)
+    carried = companions(prepared, settings, fitted, told) if beside is None else beside
     selected = np.ones((len(prepared.train.actions), d), bool) if step_b is None else step_b.selected
     provenance = {
         "rows": {"train": len(prepared.train), "valid": len(prepared.valid)},

@@ -20,6 +20,7 @@ from ponn.log import Draft, Log, draft_log, read_log
 from ponn.profile import CATEGORY, Profile, kind_of, texts
 from ponn.propensity import QUANTILES, SUPPORT_FLOOR, Overlap, overlap, propensities
 from ponn.roles import HANDFUL, is_number
+from ponn.shards import scramble
 
 # A feature that explains this much of the reward's variance, or removes this much of the doubt about the action,
 # all but determines it: no measurement taken before the decision does.
@@ -143,12 +144,12 @@ def check(source: Any, **columns: Any) -> Check:
     )
 
 
-def verdict(log: Log, actions: tuple[ActionCount, ...]) -> dict[str, Any]:
-    """Ready or not, and why."""
+def verdict(log: Log, actions: tuple[ActionCount, ...], rows: int | None = None) -> dict[str, Any]:
+    """Ready or not, and why; rows: where the log is a sample of so many."""
     enough = [one for one in actions if one.rows >= HANDFUL]
     if len(enough) < 2:
         return {"ready": False, "why": f"Fewer than two actions were taken in at least {HANDFUL} rows."}
-    told = f"{len(log)} rows, {len(actions)} actions, {len(log.features)} features, a reward that varies"
+    told = f"{rows or len(log)} rows, {len(actions)} actions, {len(log.features)} features, a reward that varies"
     return {"ready": True, "why": told + "."}
 
 
@@ -381,10 +382,3 @@ def repeated_rows(log: Log) -> list[str]:
         f"{copies} rows repeat an earlier row in every column that is used. That is natural where all columns have few "
         "values; otherwise look for rows that were written twice."
     ]
-
-
-def scramble(x: np.ndarray) -> np.ndarray:
-    """A bijection of 64-bit numbers that spreads every bit (the finaliser of SplitMix64)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))

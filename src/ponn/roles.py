@@ -57,7 +57,7 @@ def read_actions(rows: Rows, name: str, notes: list[str]) -> tuple[tuple[Any, ..
     number[order] = np.arange(len(labels))
     A = number[encoded.indices.to_numpy(zero_copy_only=False)]  # [n]
     actions = tuple(labels[one] for one in order)
-    notes += [*rare_actions(actions, A), *similar_actions(actions)]
+    notes += [*rare_actions(actions, np.bincount(A)), *similar_actions(actions)]
     return actions, A
 
 
@@ -103,9 +103,9 @@ def check_count(count: int, first: Any, name: str, rows: int) -> None:
         )
 
 
-def rare_actions(actions: tuple[Any, ...], A: np.ndarray) -> list[str]:
+def rare_actions(actions: tuple[Any, ...], counts: np.ndarray) -> list[str]:
     """A warning with the counts of actions that were hardly ever taken."""
-    rare = [(label, count) for label, count in zip(actions, np.bincount(A), strict=True) if count < HANDFUL]
+    rare = [(label, count) for label, count in zip(actions, counts, strict=True) if count < HANDFUL]
     if not rare:
         return []
     told = ", ".join(f"{label!r} ({count})" for label, count in rare[:SHOWN]) + (", ..." if len(rare) > SHOWN else "")
@@ -132,35 +132,45 @@ def read_rewards(
 ) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
     """Rewards in the user's unit, the same scaled to [0, 1] with large as good, and the range."""
     span = None if reward_range is None else declared_range(reward_range)
+    raw = read_outcomes(rows, name, span)
+    low, high = outcome_range(float(raw.min()), float(raw.max()), name, span)
+    return raw, scaled(raw, (low, high), minimize), (low, high)
+
+
+def scaled(raw: np.ndarray, span: tuple[float, float], minimize: bool) -> np.ndarray:
+    """Rewards in the user's unit scaled to [0, 1], large is good."""
+    low, high = span
+    return np.asarray((high - raw) / (high - low) if minimize else (raw - low) / (high - low))
+
+
+def read_outcomes(rows: Rows, name: str, span: tuple[float, float] | None) -> np.ndarray:
+    """Rewards in the user's unit: numbers, none missing, finite, within the declared range."""
     column = rows.table.column(name)
     if not (is_plain_number(column.type) or pa.types.is_boolean(column.type)):
         raise LogError(not_numeric(rows, name))
     check_complete(rows, name, "reward", LEAVE_OUT)
-    raw = pc.cast(column, pa.float64(), safe=False).to_numpy()
-    low, high = check_rewards(rows, raw, name, span)
-    R = (high - raw) / (high - low) if minimize else (raw - low) / (high - low)
-    return raw, R, (low, high)
-
-
-def check_rewards(rows: Rows, raw: np.ndarray, name: str, span: tuple[float, float] | None) -> tuple[float, float]:
-    """Rewards are finite, vary, and stay within the declared range; returns the range."""
+    raw = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy())
     infinite = ~np.isfinite(raw)
     if infinite.any():
         raise LogError(
             f"The reward column {name!r} is infinite in {rows.told(infinite)}. "
             "Expected finite numbers: correct these rows."
         )
-    low, high = float(raw.min()), float(raw.max())
-    if low == high:
-        raise LogError(
-            f"The reward column {name!r} is {low:g} in every row. "
-            "Nothing can be learned from a reward that never varies: is this the column with the outcome?"
-        )
-    if span is not None and (low < span[0] or high > span[1]):
+    if span is not None and (raw.min() < span[0] or raw.max() > span[1]):
         outside = (raw < span[0]) | (raw > span[1])
         raise LogError(
             f"The reward column {name!r} is outside the declared range {span[0]:g} to {span[1]:g} in "
             f"{rows.told(outside)}: e.g. {raw[outside][0]:g}. Correct the rows or widen the range."
+        )
+    return raw
+
+
+def outcome_range(low: float, high: float, name: str, span: tuple[float, float] | None) -> tuple[float, float]:
+    """The declared or observed range of rewards, which must vary."""
+    if low == high:
+        raise LogError(
+            f"The reward column {name!r} is {low:g} in every row. "
+            "Nothing can be learned from a reward that never varies: is this the column with the outcome?"
         )
     if not np.isfinite(high - low):
         raise LogError(
@@ -220,25 +230,35 @@ def read_propensities(rows: Rows, name: str | None, notes: list[str]) -> np.ndar
     """Known propensities of the logged actions, NaN where missing."""
     if name is None:
         return None
+    p0 = possible_propensities(rows, name)
+    notes += missing_propensities(name, int(np.isnan(p0).sum()), len(p0))
+    return p0
+
+
+def possible_propensities(rows: Rows, name: str) -> np.ndarray:
+    """Propensities in (0, 1], NaN where missing."""
     p0 = read_floats(rows, name, "propensity", "probabilities between 0 and 1")
-    missing = np.isnan(p0)
-    wrong = ~missing & ~((p0 > 0) & (p0 <= 1))
+    wrong = ~np.isnan(p0) & ~((p0 > 0) & (p0 <= 1))
     if wrong.any():
         raise LogError(
             f"The propensity column {name!r} is outside (0, 1] in {rows.told(wrong)}: e.g. {p0[wrong][0]:g}. It must "
             "be the probability with which the logged action was taken; leave it empty where it is not known."
         )
-    if missing.all():
+    return p0
+
+
+def missing_propensities(name: str, missing: int, rows: int) -> list[str]:
+    """A note where propensities are missing; missing in every row is an error."""
+    if missing == rows:
         raise LogError(
             f"The propensity column {name!r} is empty in every row. "
             "Name it under ignore instead to have propensities estimated."
         )
-    if missing.any():
-        notes.append(
-            f"Propensity {name!r} is missing in {missing.sum()} of {len(p0)} rows ({missing.mean():.1%}); "
-            "these are to be estimated."
-        )
-    return p0
+    if not missing:
+        return []
+    return [
+        f"Propensity {name!r} is missing in {missing} of {rows} rows ({missing / rows:.1%}); these are to be estimated."
+    ]
 
 
 def read_weights(rows: Rows, name: str | None) -> np.ndarray | None:

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from ponn.encode import CategoryFeature, Encoding
+from ponn.engine import cores
 from ponn.errors import PonnError, listing, one_line
 from ponn.files import Write, csv_writer, writing
 from ponn.inference import BLOCK_ROWS
@@ -46,6 +47,7 @@ class Asked:
     supported_only: bool = False
     eligible: tuple[Any, ...] | None = None  # labels that are available in every row
     reasons: bool = False
+    first: int = 0  # rows of the whole before these, whose random numbers are used up
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,24 @@ def write_recommendations(
     """
     labels = None if eligible is None else tuple(eligible)
     asked = Asked(tuple(keep), tuple(columns), probabilities, sample, seed, supported_only, labels, reasons)
-    check_columns(asked.columns)
     stream = open_stream(Path(rows), texts={*asked.keep, *text_columns(policy)})
+    return write_scored(policy, stream, out, asked, threads=threads, progress=progress)
+
+
+def write_scored(
+    policy: Policy,
+    stream: Stream,
+    out: Any,
+    asked: Asked,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    mark: Mapping[str, str] | None = None,
+) -> Scored:
+    """Recommendations for the rows of a stream; mark: what the written schema carries beside its columns."""
+    check_columns(asked.columns)
     check_stream(stream, policy, asked)
-    schema = schema_of(stream, policy, asked)
+    schema = schema_of(stream, policy, asked).with_metadata(mark)
     started, written = time.perf_counter(), 0
     surprises, support = Counter[tuple[str, str]](), Counter[str]()
     with one_blas_thread(), opened(out, schema) as write:
@@ -164,11 +180,6 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     return threadpool_limits(1, user_api="blas")
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # Batches -------------------------------------------------------------------------------------------------
 
 Result = tuple[pa.Table, Counter[tuple[str, str]], Counter[str]]  # what is written, surprises, and support in it
@@ -191,7 +202,7 @@ def scored(policy: Policy, stream: Stream, asked: Asked, schema: pa.Schema, thre
 
 def batches(stream: Stream, policy: Policy, asked: Asked) -> Iterator[Batch]:
     """The rows of a stream in batches of BATCH_ROWS, with their share of one sequence of random numbers."""
-    rng = np.random.default_rng(asked.seed)
+    rng = np.random.Generator(np.random.PCG64(asked.seed).advance(asked.first))  # as default_rng, from a later place
     features = [one.name for one in policy.encoding.features]
     columns = list(dict.fromkeys([*features, *asked.keep, *eligibility_columns(policy, stream)]))
     first = 0

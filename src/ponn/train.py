@@ -15,7 +15,7 @@ cores better as single-thread processes than one after the other on all of them 
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -81,11 +81,16 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What to learn from and what to stop by. `train` should hold all rows, or the monitor cannot be computed."""
+    """What to learn from and what to stop by. `train` should hold all rows, or the monitor cannot be computed.
+
+    Where rows are streamed, `train` is a sample of them whose n stands for as many rows in proportion, and an epoch is
+    as many rows of the stream as it gives out at a time.
+    """
 
     train: Rows
     valid: Rows
     k: int
+    stream: "Callable[[Settings, torch.Generator], Iterable[Tensors]] | None" = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +270,9 @@ class Run:
         self.watched = sample(problem.train, settings, candidate.seed)
         shape = Architecture(problem.k, self.rows.X.shape[1], settings.hidden, settings.activation)
         self.network = PolicyNetwork(shape, candidate.masks, generator)
-        self.batches = Batches(self.rows, settings.batch, generator)
+        self.batches: Iterable[Tensors] = Batches(self.rows, settings.batch, generator)
+        if problem.stream:
+            self.batches = problem.stream(settings, generator)
         self.optimizer = Adam(self.network.weight, self.network.slope, settings.learning_rate)
 
     @torch.inference_mode()
@@ -297,12 +304,13 @@ class Run:
     def pass_over_rows(self) -> float:
         """One epoch; returns the running loss."""
         bound = self.bound()
-        return float(mean_loss(torch.cat([self.step(batch, bound) for batch in self.batches]), self.rows.n))
+        u = torch.cat([self.step(batch, bound) for batch in self.batches])
+        return float(mean_loss(u, self.rows.n * len(u) / len(self.rows)))
 
     def step(self, batch: Tensors, bound: Majorant) -> Tensor:
         """One step of the optimizer; returns the batch's u_j."""
         s, network = self.settings, self.network
-        share = len(self.rows) / (len(batch) * batch.n)  # mean over the batch: unbiased for (1/n) sum
+        share = len(self.rows) / (len(batch) * self.rows.n)  # mean over the batch: unbiased for (1/n) sum
         S = network.forward(batch.X)
         u, dS = score_slopes(s.criterion, S, batch.outcomes, bound.times(share), clip_of(s))
         network.backward(batch.X, dS)

@@ -1,0 +1,335 @@
+"""What policies are worth on a log on disk: the off-policy estimators from sums over shards.
+
+Every row gives a few numbers (`VARIABLES`); their means and co-moments are summed over all rows and merge with `+`.
+An estimator is a smooth function of the means, so its value and standard error follow from these sums alone
+(the delta method, which is the variance of psi in estimators.py).
+
+symbol   meaning                                                             shape
+V        the variables of a row, times its weight                            [n, variables]
+mu, C    their means and co-moments                                          [variables], [variables, variables]
+slope    slope of an estimator in the means                                  [variables]
+
+Rows of one group count together: groups are dealt out to GROUP_BUCKETS buckets by a hash, and buckets take the place
+of groups in the cluster-robust variance. With fewer groups than buckets that is nearly the same; with more, sums over
+independent groups are as good.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ponn.encode import Encoding
+from ponn.engine import Arrays, Passes
+from ponn.errors import PonnError
+from ponn.estimators import terms
+from ponn.evaluation import (
+    FEWEST_LOGGED,
+    FOLDS,
+    WANTED,
+    Comparison,
+    CurrentPractice,
+    Sampled,
+    SupportedOnly,
+    Valued,
+    probabilities_on,
+)
+from ponn.intervals import FEWEST_EFFECTIVE, Estimate, Overlap, both_sides, pareto_k_of, verdict
+from ponn.logistic import with_ones
+from ponn.policy import Policy
+from ponn.settings import Settings
+from ponn.shard_steps import Practice, fit_practice, fit_reward_models, predicted_rewards
+from ponn.sharded import Batch, Reader, ShardedLog
+from ponn.shards import FileShard
+from ponn.tally import GramTally
+
+COMMON = ("1", "R")  # variables of every row: its weight, and with its reward
+VARIABLES = ("dm", "w error", "w", "w R")  # of every policy
+GROUP_BUCKETS = 16_384
+SLACK = 1.2  # more of the largest weights are kept than are needed, as the number of rows of a part is not known before
+PRACTICE = "practice"
+
+
+# The sums ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ValueSums:
+    """Means and co-moments of the variables over the rows of a shard, and the largest weights."""
+
+    reader: Reader
+    encoding: Encoding
+    practice: Practice
+    theta: np.ndarray  # reward models: [folds, D + 1, k]
+    policies: tuple[Valued, ...]
+    seed: int
+    largest: int  # weights to keep
+
+    def __call__(self, shard: FileShard) -> Arrays:
+        """The shard's sums."""
+        total = Sums.zero(len(self.policies), len(self.reader.actions), self.reader.columns.group is not None)
+        for batch in self.reader.batches(shard):
+            total += self.looked_at(batch)
+        return total.arrays(self.largest)
+
+    def looked_at(self, batch: Batch) -> "Sums":
+        """The sums of a few rows."""
+        log, X = batch.log, with_ones(self.encoding.design(batch.log))
+        p, Q = self.practice.p(batch, X), predicted_rewards(self.theta, batch, X, self.seed)
+        columns, weights, wanted = [np.ones(len(log)), log.R], [], []
+        for policy in self.policies:
+            h = probabilities_on(policy, log)
+            t = terms(h, log.A, log.R, p, Q)
+            dm, error = t.predictions()
+            columns += [dm, t.w * error, t.w, t.w * log.R]
+            weights.append(t.w * log.row_weights)
+            wanted.append(h.sum(axis=0))
+        V = np.column_stack(columns) * log.row_weights[:, None]  # [n, variables]
+        taken = np.bincount(log.A, minlength=len(log.actions)).astype(float)
+        tails = [Tail.of(w, self.largest) for w in weights]
+        groups = None if log.columns.group is None else bucket_sums(V, batch.units)
+        return Sums(moments(V), taken, np.array(wanted).reshape(len(self.policies), -1), tails, groups)
+
+
+def moments(V: np.ndarray) -> GramTally:
+    """Means and co-moments of some rows."""
+    mean = V.mean(axis=0)
+    away = V - mean
+    return GramTally(float(len(V)), mean, away.T @ away)
+
+
+def bucket_sums(V: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """Sums of the variables, and rows, by bucket: [buckets, variables + 1]."""
+    bucket = (units % np.uint64(GROUP_BUCKETS)).astype(np.intp)
+    columns = [*V.T, np.ones(len(V))]
+    return np.column_stack([np.bincount(bucket, one, minlength=GROUP_BUCKETS) for one in columns])
+
+
+@dataclass(frozen=True, eq=False)
+class Tail:
+    """The largest weights: different values, ascending, and how often each occurs."""
+
+    values: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, w: np.ndarray, most: int) -> "Tail":
+        """The tail of some weights."""
+        return cls(*np.unique(w, return_counts=True)).cut(most)
+
+    def __add__(self, other: "Tail") -> "Tail":
+        values, place = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
+        return Tail(values, np.bincount(place, np.concatenate([self.counts, other.counts])).astype(np.int64))
+
+    def cut(self, most: int) -> "Tail":
+        """Only as many values as at least `most` rows need, and the next one below them."""
+        above = np.cumsum(self.counts[::-1])
+        kept = min(int(np.searchsorted(above, most)) + 2, len(self.values))
+        return Tail(self.values[-kept:], self.counts[-kept:]) if kept else self
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What a value is made from, over some rows."""
+
+    moments: GramTally
+    taken: np.ndarray  # [k]: rows of each action
+    wanted: np.ndarray  # [policies, k]: sum of h
+    tails: list[Tail]
+    groups: np.ndarray | None  # [buckets, variables + 1]
+
+    @classmethod
+    def zero(cls, policies: int, k: int, grouped: bool) -> "Sums":
+        """The sums of no rows."""
+        variables = len(COMMON) + len(VARIABLES) * policies
+        nothing = Tail(np.zeros(0), np.zeros(0, np.int64))
+        groups = np.zeros((GROUP_BUCKETS, variables + 1)) if grouped else None
+        return cls(GramTally.zero(variables), np.zeros(k), np.zeros((policies, k)), [nothing] * policies, groups)
+
+    def __add__(self, other: "Sums") -> "Sums":
+        groups = None if self.groups is None or other.groups is None else self.groups + other.groups
+        tails = [one + two for one, two in zip(self.tails, other.tails, strict=True)]
+        return Sums(self.moments + other.moments, self.taken + other.taken, self.wanted + other.wanted, tails, groups)
+
+    def arrays(self, largest: int) -> Arrays:
+        """Named arrays."""
+        found = {"n": np.array(self.moments.n), "mean": self.moments.mean, "C": self.moments.C}
+        found |= {"taken": self.taken, "wanted": self.wanted}
+        for number, tail in enumerate(self.tails):
+            short = tail.cut(largest)
+            found |= {f"values{number}": short.values, f"counts{number}": short.counts}
+        return found if self.groups is None else {**found, "groups": self.groups}
+
+    @classmethod
+    def from_arrays(cls, found: Arrays) -> "Sums":
+        """The sums in named arrays."""
+        tails = [Tail(found[f"values{one}"], found[f"counts{one}"]) for one in range(len(found["wanted"]))]
+        gram = GramTally(float(found["n"]), found["mean"], found["C"])
+        return cls(gram, found["taken"], found["wanted"], tails, found.get("groups"))
+
+
+# From sums to values -------------------------------------------------------------------------------------
+
+
+def ratio(mu: np.ndarray, top: Sequence[int], bottom: int) -> tuple[float, np.ndarray]:
+    """sum of mu[top] / mu[bottom], and its slope in the means."""
+    slope = np.zeros(len(mu))
+    if mu[bottom] <= 0:
+        raise PonnError(
+            "No logged row has an action that this policy would take: a self-normalised estimate does not exist. "
+            "The log says nothing about this policy."
+        )
+    value = float(sum(mu[one] for one in top) / mu[bottom])
+    for one in top:
+        slope[one] += 1 / mu[bottom]
+    slope[bottom] -= value / mu[bottom]
+    return value, slope
+
+
+def estimator_of(name: str, mu: np.ndarray, policy: int) -> tuple[float, np.ndarray]:
+    """The value of an estimator at these means, and its slope."""
+    dm, error, w, rewarded = (len(COMMON) + len(VARIABLES) * policy + one for one in range(4))
+    if name == PRACTICE:
+        return ratio(mu, (1,), 0)
+    plain = {"dm": (dm,), "ips": (rewarded,), "dr": (dm, error)}
+    if name in plain:
+        return ratio(mu, plain[name], 0)
+    if name == "snips":
+        return ratio(mu, (rewarded,), w)
+    if name == "sndr":
+        (first, one), (second, two) = ratio(mu, (dm,), 0), ratio(mu, (error,), w)
+        return first + second, one + two
+    raise PonnError(
+        f"The estimator {name!r} is not there for logs on disk; expected dr, sndr, ips, snips or dm. Others need the "
+        "log in memory (lazy=False)."
+    )
+
+
+def error_of(found: Sums, slope: np.ndarray) -> tuple[float, float]:
+    """Standard error of a function of the means, and the independent pieces it rests on."""
+    n = found.moments.n
+    if found.groups is None:
+        if n < 2:
+            return math.inf, n
+        return math.sqrt(max(float(slope @ found.moments.C @ slope), 0.0) / (n - 1) / n), n
+    used = found.groups[found.groups[:, -1] > 0]
+    sums = (used[:, :-1] - used[:, -1:] * found.moments.mean) @ slope
+    g = len(sums)
+    return (math.sqrt(g / (g - 1) * float(np.sum((sums - sums.mean()) ** 2))) / n if g > 1 else math.inf), g
+
+
+def estimate_of(
+    found: Sums, estimator: str, policy: int, level: float, *, less: bool = False, ess: float = 0.0
+) -> Estimate:
+    """An estimate in [0, 1] units; less: of the difference to current practice."""
+    from scipy.special import stdtrit
+
+    mu = found.moments.mean
+    value, slope = estimator_of(estimator, mu, policy)
+    if less:
+        practice, other = estimator_of(PRACTICE, mu, policy)
+        value, slope = value - practice, slope - other
+    error, pieces = error_of(found, slope)
+    reach = float(stdtrit(max(pieces - 1, 1), (1 + level) / 2)) * error
+    name = "mean" if estimator == PRACTICE else estimator
+    n = int(found.moments.n)
+    return Estimate(value, value - reach, value + reach, n, ess, name, level, "normal", error, difference=less)
+
+
+def overlap_of(found: Sums, policy: int) -> Overlap:
+    """The diagnostics of a policy's importance weights."""
+    n, place = found.moments.n, len(COMMON) + len(VARIABLES) * policy + 2
+    total = n * found.moments.mean[place]
+    squares = found.moments.C[place, place] + total**2 / n
+    tail = found.tails[policy]
+    k = pareto_k_of(tail.values, tail.counts, int(n))
+    largest = float(tail.values[-1]) if len(tail.values) else 0.0
+    return Overlap(int(n), total**2 / squares if squares > 0 else 0.0, k, largest / total if total > 0 else 0.0)
+
+
+def doubts(found: Sums, policy: int, actions: Sequence[Any]) -> tuple[str, ...]:
+    """Why a value should not be trusted."""
+    reasons = [*overlap_of(found, policy).warnings(FEWEST_EFFECTIVE)]
+    wanted = found.wanted[policy] / found.moments.n
+    reasons += [
+        f"the policy takes action {action!r} in {share:.1%} of the rows, the log only in {int(count)} of them"
+        for action, share, count in zip(actions, wanted, found.taken, strict=True)
+        if share >= WANTED and count < FEWEST_LOGGED
+    ]
+    return tuple(reasons)
+
+
+# Values --------------------------------------------------------------------------------------------------
+
+
+def value_sums(
+    policies: Sequence[Valued],
+    log: ShardedLog,
+    encoding: Encoding,
+    passes: Passes,
+    settings: Settings | None = None,
+    *,
+    folds: int = FOLDS,
+    seed: int = 0,
+) -> Sums:
+    """The sums of several policies on the same rows, with cross-fitted corrections."""
+    settings = settings or Settings()
+    if settings.reward_model != "logistic":
+        raise PonnError("On a log on disk the reward model is logistic; leave out the setting reward_model.")
+    practice = fit_practice(log, encoding, passes, settings, folds=folds, seed=seed)
+    theta = fit_reward_models(log, encoding, passes, settings, folds=folds, seed=seed)
+    n = len(log)
+    largest = math.ceil(SLACK * min(n / 5, 3 * math.sqrt(n))) + 10
+    work = ValueSums(log.reader, encoding, practice, theta, tuple(map(light, policies)), seed, largest)
+    total = Sums.zero(len(policies), len(log.actions), log.columns.group is not None)
+    for part in passes.over("values", work, log.shards):
+        total += Sums.from_arrays(part)
+        total = replace(total, tails=[tail.cut(largest) for tail in total.tails])
+    return total
+
+
+def light(policy: Valued) -> Valued:
+    """A policy without what only people read: workers do not need it, and kept results do not depend on it."""
+    if isinstance(policy, Sampled | SupportedOnly):
+        return replace(policy, policy=light_policy(policy.policy))
+    return light_policy(policy) if isinstance(policy, Policy) else policy
+
+
+def light_policy(policy: Policy) -> Policy:
+    """The policy alone."""
+    return replace(policy, provenance={}, evaluation=None, relevance=())
+
+
+def compare_sharded(
+    policies: Mapping[str, Valued],
+    log: ShardedLog,
+    encoding: Encoding,
+    passes: Passes,
+    estimator: str = "dr",
+    level: float = 0.95,
+    settings: Settings | None = None,
+    *,
+    seed: int = 0,
+) -> Comparison:
+    """Values of policies on the same rows, and the verdict of each against current practice."""
+    if not 0.5 <= level < 1:
+        raise PonnError(f"The level is {level}; expected a number from 0.5 to below 1, e.g. 0.95.")
+    estimator_of(estimator, np.ones(len(COMMON) + len(VARIABLES)), 0)
+    rivals = {name: one for name, one in policies.items() if not isinstance(one, CurrentPractice)}
+    found = value_sums(tuple(rivals.values()), log, encoding, passes, settings, seed=seed)
+    places = {name: place for place, name in enumerate(rivals)}
+    values, verdicts = {}, {}
+    for name in policies:
+        if name not in places:
+            told = estimate_of(found, PRACTICE, 0, level, ess=found.moments.n)
+            values[name] = told.in_unit(log.reward_range, log.minimize)
+            continue
+        place = places[name]
+        ess, reasons = overlap_of(found, place).ess, doubts(found, place, log.actions)
+        value = estimate_of(found, estimator, place, level, ess=ess)
+        values[name] = value.in_unit(log.reward_range, log.minimize).distrusted(*reasons)
+        gain = estimate_of(found, estimator, place, both_sides(level), less=True, ess=ess)
+        verdicts[name] = verdict(gain.distrusted(*reasons)).in_unit(log.reward_range, log.minimize)
+    return Comparison(values, verdicts, {})

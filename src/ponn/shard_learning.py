@@ -1,0 +1,176 @@
+"""Algorithm 1 for logs on disk: the same steps, settings and policy, from sums over shards and a stream of rows."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ponn.encode import Encoding
+from ponn.engine import Passes
+from ponn.estimators import snips, terms
+from ponn.inference import Architecture
+from ponn.learners import LEARNERS, Fitted, Prepared, current_practice, similar_rows
+from ponn.learning import VALID_SHARE, assemble, candidates, rows_of
+from ponn.log import Log
+from ponn.logistic import with_ones
+from ponn.models import LinearRewards, Model, Network
+from ponn.policy import Policy
+from ponn.propensity import Propensities
+from ponn.relevance import Relevance
+from ponn.settings import Settings, method_named, settings_of
+from ponn.shard_steps import Practice, fit_practice, fit_reward_models, shard_relevance
+from ponn.shard_training import training_problem
+from ponn.sharded import Batch, ShardedLog
+from ponn.train import Candidate, Problem, Rows
+
+NETWORK = "network"  # the learner that sees all rows; the others are fitted on the sample
+
+
+def learn_sharded(
+    log: ShardedLog, passes: Passes, method: str | None = None, tune: bool = False, seed: int = 0, **settings: Any
+) -> Policy:
+    """Learn a policy from a log on disk, as `learn` does in memory.
+
+    Networks are trained on all rows; their grid (tune=True) is tried on the log's sample. Learners that need all rows
+    at once (forests, LR-L1, MLP-L1) are fitted on the sample.
+    """
+    started = time.perf_counter()
+    name, row = method_named(method)
+    chosen = settings_of(name, **settings)
+    grid = {field: values for field, values in row.grid.items() if tune and field not in settings}
+    train, valid = log.split(1 - VALID_SHARE, seed)
+    encoding = train.fit_encoding(passes, chosen)
+    practice = fit_practice(log, encoding, passes, chosen)
+    step_b, summary = None, unseen(log, practice)
+    if chosen.relevance:
+        step_b, summary = shard_relevance(train, encoding, practice, passes, chosen)
+    prepared = prepared_sample(train, valid, encoding, practice, summary, step_b, chosen)
+    notes: list[str] = []
+    beside = shard_companions(train, prepared, practice, passes, chosen, notes)
+    options = candidates(prepared, chosen, grid, seed)
+    option, fitted = fit(row.learner, prepared, options, (train, valid, practice), passes, seed)
+    made = assemble(prepared, name, option, fitted, len(options), time.perf_counter() - started, beside)
+    return replace(made, provenance=provenance(made, log, valid, passes, notes))
+
+
+def unseen(log: ShardedLog, practice: Practice) -> Propensities:
+    """Step A's result in the form of a log in memory, where no row was looked at after it."""
+    known = np.array([log.known_propensities])
+    return Propensities(np.ones(1), None, known, practice.m, practice.model, 1, practice.notes)
+
+
+def prepared_sample(
+    train: ShardedLog,
+    valid: ShardedLog,
+    encoding: Encoding,
+    practice: Practice,
+    step_a: Propensities,
+    step_b: Relevance | None,
+    settings: Settings,
+) -> Prepared:
+    """What all candidates share, with the sampled rows to learn from."""
+    first, rest = (sampled_rows(one.sample, encoding, practice, step_a, settings) for one in (train, valid))
+    problem = Problem(first, rest, len(train.actions))
+    told = replace(train.sample.log, notes=train.notes)
+    both = replace(told, **joined(told, valid.sample.log))
+    return Prepared(told, valid.sample.log, encoding, step_a, step_b, problem, both)
+
+
+def joined(one: Log, other: Log) -> dict[str, Any]:
+    """The rows of two parts of a log together."""
+    arrays = {name: (getattr(one, name), getattr(other, name)) for name in ("A", "R", "p0", "weight")}
+    found: dict[str, Any] = {name: None if part[0] is None else np.concatenate(part) for name, part in arrays.items()}
+    return found | {"table": pa.concat_tables([one.table, other.table])}
+
+
+def sampled_rows(
+    batch: Batch, encoding: Encoding, practice: Practice, step_a: Propensities, settings: Settings
+) -> Rows:
+    """Sampled rows as the network reads them."""
+    X = with_ones(encoding.design(batch.log)) if practice.theta is not None else np.empty((0, 0))
+    return rows_of(batch.log, encoding, replace(step_a, p=practice.p(batch, X)), settings.m is not None)
+
+
+def shard_companions(
+    train: ShardedLog,
+    prepared: Prepared,
+    practice: Practice,
+    passes: Passes,
+    settings: Settings,
+    notes: list[str],
+) -> dict[str, Model]:
+    """A reward model by sums; current practice as Step A estimated it, or by the sample where it was known."""
+    theta = fit_reward_models(train, prepared.encoding, passes, settings)[0]
+    rewards = LinearRewards(np.ascontiguousarray(theta[:-1]), theta[-1])
+    if practice.theta is None:
+        usual = current_practice(prepared, settings, notes)
+    else:
+        usual = practice_network(practice.theta[0])
+    return {"reward": rewards, "logging": usual, "similar": similar_rows(prepared, rewards)}
+
+
+def practice_network(theta: np.ndarray) -> Network:
+    """A multinomial regression as a linear network."""
+    W, c = theta[:-1].astype(np.float32), theta[-1].astype(np.float32)
+    return Network(Architecture(len(c), len(W), ()), {"W1": np.ascontiguousarray(W), "c": c})
+
+
+def fit(
+    learner: str,
+    prepared: Prepared,
+    options: list[Candidate],
+    parts: tuple[ShardedLog, ShardedLog, Practice],
+    passes: Passes,
+    seed: int,
+) -> tuple[Candidate, Fitted]:
+    """The best option and its model: networks on all rows, everything else on the sample."""
+    train, valid, practice = parts
+    option, fitted = options[0], None
+    if learner != NETWORK or len(options) > 1:
+        found = LEARNERS[learner](prepared, options, None, passes.say)
+        best = int(np.argmin([one.valid_loss for one in found]))
+        option, fitted = options[best], found[best]
+    if learner == NETWORK:
+        passes.say("Step C: training")
+        started = time.perf_counter()
+        problem, close = training_problem(train, valid, prepared.encoding, practice, option.settings, passes, seed)
+        try:
+            (fitted,) = LEARNERS[learner](replace(prepared, problem=problem), [option], None, passes.say)
+        finally:
+            close()
+        streamed = " of streamed rows" if problem.stream else ""
+        passes.note(f"Step C{streamed}", len(train), time.perf_counter() - started)
+        return option, fitted
+    assert fitted is not None
+    note = f"The model was fitted on a random sample of {len(prepared.train):,} of about {len(train):,} rows."
+    return option, replace(fitted, notes=(*fitted.notes, note))
+
+
+def provenance(made: Policy, log: ShardedLog, valid: ShardedLog, passes: Passes, notes: list[str]) -> Mapping[str, Any]:
+    """Where a policy comes from, when its rows were never in memory."""
+    rows = {"train": made.encoding.rows, "valid": len(valid)}
+    source = {"digest": log.digest if not log.reader.cuts else "", "rows": len(log), "split": "hash"}
+    told = {"notes": [*made.provenance["notes"], *notes], "passes": passes.summary()}
+    return {**made.provenance, "rows": rows, "source": source, **told}
+
+
+def best_fixed_action(log: ShardedLog, policy: Policy) -> Any:
+    """Of the actions taken in the sampled rows, the one with the highest self-normalised IPS value."""
+    sample = log.sample.log
+    p = sample_propensities(sample, policy)
+    worth = {}
+    for a in np.unique(sample.A):
+        h = np.zeros((len(sample), len(sample.actions)))
+        h[:, a] = 1.0
+        worth[sample.actions[a]] = snips(terms(h, sample.A, sample.R, p, None, sample.weight)).value
+    return max(worth, key=lambda action: worth[action])
+
+
+def sample_propensities(sample: Log, policy: Policy) -> np.ndarray:
+    """Propensities of sampled rows: known, or by the policy's picture of current practice."""
+    estimated = policy.companions["logging"].probabilities(policy.encoding.design(sample))
+    p = estimated[np.arange(len(sample)), sample.A].astype(float)
+    return p if sample.p0 is None else np.where(np.isnan(sample.p0), p, sample.p0)

@@ -1,0 +1,354 @@
+"""Logs of any size from end to end: the same answers wherever shards run and however they are cut, whatever dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import ponn
+from ponn import anysize
+from ponn.engine import Here, Local, Passes
+from ponn.errors import PonnError
+from ponn.evaluation import FixedAction, nuisances, value_on
+from ponn.scoring import Asked
+from ponn.shard_evaluation import compare_sharded
+from ponn.shard_scoring import recommend_directory
+from ponn.sharded import read_sharded
+from test_sharded import names, table, write
+
+QUICK = {"hidden": (4,), "epochs": 3}
+
+
+@pytest.fixture(autouse=True)
+def own_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PONN_RUNS", str(tmp_path / "runs"))
+
+
+@pytest.fixture(scope="module")
+def source():
+    return table(4_000)
+
+
+@pytest.fixture(scope="module")
+def folder(source, tmp_path_factory):
+    return write(tmp_path_factory.mktemp("log") / "log", source, 4)
+
+
+@pytest.fixture(scope="module")
+def local():
+    with Local(2) as engine:
+        yield engine
+
+
+def opened(path, engine=None, rows=1_000, **roles):
+    return read_sharded(path, Passes(engine or Here()), shard_rows=rows, **names(**roles))
+
+
+@pytest.fixture(scope="module")
+def outcome(folder, tmp_path_factory):
+    """What one process finds."""
+    os.environ["PONN_RUNS"] = str(tmp_path_factory.mktemp("runs"))
+    return anysize.learn_with_holdout(opened(folder), engine=Here(), **QUICK)
+
+
+def assert_same(one, other, places: float) -> None:
+    """Equal policies and values."""
+    for name, array in one.policy.model.arrays.items():
+        np.testing.assert_allclose(other.policy.model.arrays[name], array, atol=places)
+    for name, estimate in one.value.items():
+        for part in ("value", "low", "high", "ess"):
+            assert getattr(other.value[name], part) == pytest.approx(getattr(estimate, part), rel=max(places, 1e-12))
+    assert other.verdict.kind == one.verdict.kind
+    assert np.array_equal(one.policy.selected, other.policy.selected)
+
+
+# The same answers ----------------------------------------------------------------------------------------
+
+
+def test_two_workers_find_what_one_process_finds(folder, outcome, local):
+    found = anysize.learn_with_holdout(opened(folder, local), engine=local, **QUICK)
+    assert_same(outcome, found, 0.0)
+    for name, model in outcome.policy.companions.items():
+        for part, array in model.arrays.items():
+            assert np.array_equal(found.policy.companions[name].arrays[part], array)
+
+
+def test_other_shards_of_the_same_rows_give_the_same_answer(source, outcome, tmp_path):
+    other = write(tmp_path / "other", source, 3, group=173)
+    found = anysize.learn_with_holdout(opened(other, rows=700), engine=Here(), **QUICK)
+    assert [one.relevance for one in found.policy.relevance] == pytest.approx(
+        [one.relevance for one in outcome.policy.relevance], rel=1e-9
+    )
+    assert_same(outcome, found, 1e-4)  # training in single precision, from inputs that differ in the last bit
+
+
+def test_values_are_those_of_the_log_in_memory(folder, outcome):
+    """With the propensities known, only the reward models' folds differ; with one fold's models given, nothing does."""
+    roles = {"propensity": "known", "weight": "heavy", "ignore": ["person", "day"]}
+    memory, disk = anysize.read_log(folder, lazy=False, **names(**roles)), opened(folder, **roles)
+    policy = outcome.policy
+    found = compare_sharded({"p": policy, "a": FixedAction("a")}, disk, policy.encoding, Passes(Here()))
+    fitted = nuisances(memory)
+    for name, one in (("p", policy), ("a", FixedAction("a"))):
+        expected = value_on(one, memory, fitted, "dr", 0.95)
+        error = expected.standard_error
+        assert found.values[name].value == pytest.approx(expected.value, abs=0.1 * error)  # other folds
+        assert found.values[name].standard_error == pytest.approx(error, rel=0.02)
+        assert found.values[name].ess == pytest.approx(expected.ess, rel=1e-9)
+        reused = "the policy learned from most of these rows"  # said by `evaluate`, not by the sums
+        assert found.values[name].warnings == tuple(doubt for doubt in expected.warnings if doubt != reused)
+
+
+@pytest.mark.parametrize("estimator", ["ips", "snips"])
+@pytest.mark.parametrize("group", [None, "person"])
+def test_estimators_without_a_reward_model_agree_to_the_last_digits(folder, outcome, estimator, group):
+    ignored = ["day"] if group else ["person", "day"]
+    roles = {"propensity": "known", "weight": "heavy", "group": group, "ignore": ignored}
+    memory, disk = anysize.read_log(folder, lazy=False, **names(**roles)), opened(folder, **roles)
+    found = compare_sharded({"p": outcome.policy}, disk, outcome.policy.encoding, Passes(Here()), estimator)
+    fitted = replace(nuisances(memory), Q=None)
+    expected = value_on(outcome.policy, memory, fitted, estimator, 0.95)
+    assert found.values["p"].value == pytest.approx(expected.value, rel=1e-10)
+    assert found.values["p"].standard_error == pytest.approx(expected.standard_error, rel=1e-10 if not group else 0.02)
+
+
+def test_evaluation_takes_the_rows_kept_aside(folder, outcome):
+    disk = opened(folder)
+    again = anysize.evaluate(outcome.policy, disk, engine=Here())
+    assert again.value == pytest.approx(outcome.value["policy"].value, rel=1e-12)
+    assert again.n == outcome.value["policy"].n
+    with pytest.raises(PonnError, match="expected dr, sndr, ips, snips or dm"):
+        anysize.evaluate(outcome.policy, disk, "switch-dr", engine=Here())
+    with pytest.raises(PonnError, match="needs the log in memory"):
+        anysize.evaluate(outcome.policy, disk, interval="bootstrap", engine=Here())
+
+
+def test_evaluation_reads_the_rows_at_most_three_times(folder, outcome):
+    passes = Passes(Here())
+    disk = opened(folder, propensity="known", ignore=["person", "day", "heavy"])
+    compare_sharded({"p": outcome.policy}, disk, outcome.policy.encoding, passes)
+    assert len(passes.done) == 3
+
+
+def test_small_directories_are_read_into_memory(folder, monkeypatch):
+    assert isinstance(ponn.read_log(folder, **names()), ponn.Log)
+    assert isinstance(ponn.read_log(folder, lazy=True, **names()), ponn.ShardedLog)
+    monkeypatch.setattr(anysize, "SMALL_BYTES", 1_000)
+    assert isinstance(ponn.read_log(folder, **names()), ponn.ShardedLog)
+    assert isinstance(ponn.read_log(folder, lazy=False, **names()), ponn.Log)
+    with pytest.raises(PonnError, match="lazy=True is for directories"):
+        ponn.read_log(folder / "part-00.parquet", lazy=True, **names())
+
+
+def test_check_counts_all_rows(folder):
+    found, expected = (ponn.check(folder, engine=engine, **names()) for engine in (Here(), None))
+    assert found.rows == expected.rows
+    assert found.actions == expected.actions
+    assert [one.missing for one in found.features] == [one.missing for one in expected.features]
+    assert found.ready
+    assert any("random sample" in note for note in found.notes)
+    wrong = ponn.check(folder, engine=Here(), **names(reward="same"))
+    assert not wrong.ready
+    assert "never varies" in wrong.why
+
+
+# Methods -------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_do_not_fit_are_streamed(folder, monkeypatch):
+    monkeypatch.setattr("ponn.shard_training.MEMORY_CELLS", 1_000)
+    monkeypatch.setattr("ponn.shard_training.BUFFER_CELLS", 2_400)
+    policy = anysize.learn(opened(folder), engine=Here(), hidden=(4,), epochs=60, batch=32, learning_rate=0.01)
+    assert policy.provenance["training"]["epochs"] > 10
+    steps = [one["step"] for one in policy.provenance["passes"]]
+    assert "Step C of streamed rows" in steps
+    monkeypatch.undo()
+    whole = anysize.learn(opened(folder), engine=Here(), hidden=(4,), epochs=60, batch=32, learning_rate=0.01)
+    streamed, direct = (one.provenance["training"]["valid_loss"] for one in (policy, whole))
+    assert streamed == pytest.approx(direct, rel=0.02)
+
+
+def test_a_stream_gives_every_contributing_row_once_per_pass(folder):
+    from ponn.encode import Encoding
+    from ponn.shard_steps import ContributingRows, Practice
+    from ponn.shard_training import RowStream
+
+    disk = opened(folder, propensity="known", ignore=["person", "day", "heavy"], rows=400)
+    encoding = Encoding.fit(disk.sample.log)
+    work = ContributingRows(disk.reader, encoding, Practice(None, np.inf, 0), True, False, 1.0)
+    rewarded = np.concatenate([one.log.R for shard in disk.shards for one in disk.reader.batches(shard)]).sum()
+    stream = RowStream(disk.shards, work, 100, seed=0)
+    seen = [stream.take() for _ in range(int(2 * rewarded // 100))]
+    stream.close()
+    assert {len(one) for one in seen} == {100}
+    rows = np.concatenate([one.X for one in seen])
+    _, counts = np.unique(rows.round(5), axis=0, return_counts=True)
+    assert (counts == 2).mean() > 0.9  # all but those of the unfinished second pass
+    expected = np.concatenate([work(shard)["X"] for shard in disk.shards])
+    assert set(map(bytes, rows)) <= set(map(bytes, expected))
+    assert not np.array_equal(rows[:1_000], expected[:1_000])
+
+
+@pytest.mark.parametrize("method", ["lr-l1", "logging", "direct-forest", "banditnet"])
+def test_other_methods_work_on_disk(folder, method):
+    changes = {"trees": 5} if "forest" in method else {"epochs": 2, "hidden": (3,)} if method == "banditnet" else {}
+    policy = anysize.learn(opened(folder), method, engine=Here(), **changes)
+    notes = " ".join(policy.provenance["notes"])
+    assert ("sample" in notes) == (method != "banditnet")
+    assert policy.predict(table(50, seed=5)).shape == (50,)
+
+
+def test_tuning_tries_the_grid_on_the_sample(folder):
+    policy = anysize.learn(opened(folder), "poem", tune=True, engine=Here(), epochs=2, learning_rate=0.01)
+    assert policy.provenance["candidates"] == 5
+
+
+# What dies -----------------------------------------------------------------------------------------------
+
+
+class Deadly:
+    """Local processes, of which one is killed in the middle of every named step."""
+
+    def __init__(self, inner, steps):
+        self.inner, self.steps, self.killed = inner, set(steps), []
+
+    def run(self, work, shards):
+        step = type(work).__name__
+        results = self.inner.run(work, shards)
+        if step in self.steps:
+            self.steps.remove(step)
+            first = next(results)
+            os.kill(self.inner.workers[0].process.pid, signal.SIGKILL)
+            self.killed.append(step)
+            yield first
+        yield from results
+
+    def close(self):
+        """The inner engine is closed by its owner."""
+
+
+def test_a_killed_worker_changes_nothing(folder, outcome, local):
+    engine = Deadly(local, ("Summarising", "LoggingSums", "TallySums", "RewardSums", "ContributingRows", "ValueSums"))
+    found = anysize.learn_with_holdout(opened(folder, local), engine=engine, **QUICK)
+    assert not engine.steps
+    assert_same(outcome, found, 0.0)
+
+
+def run(*arguments, **keywords):
+    code = "from ponn.cli import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code, *map(str, arguments)], stderr=subprocess.PIPE, text=True, **keywords
+    )
+
+
+def test_a_killed_driver_goes_on_where_it_was(folder, tmp_path):
+    roles = (
+        "--action",
+        "action",
+        "--reward",
+        "reward",
+        *(f"--ignore={one}" for one in ("person", "day", "heavy", "known")),
+    )
+    command = ("learn", folder, *roles, "--workers", "1", "--set", "hidden=(4,)", "--set", "epochs=3")
+    killed = run(*command, "--out", tmp_path / "one.ponn")
+    for line in killed.stderr:
+        if line.startswith("reward models"):
+            break
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    killed.stderr.close()
+    kept = list((tmp_path / "runs").rglob("*.part"))
+    assert any("Step-A" in str(one) for one in kept)
+    again = run(*command, "--out", tmp_path / "one.ponn")
+    told = again.communicate()[1]
+    assert again.returncode == 0, told
+    assert "Step A (4,000 rows were done before)" in told
+    undisturbed = run(*command, "--out", tmp_path / "two.ponn")
+    assert undisturbed.wait() == 0
+    undisturbed.stderr.close()
+    one, two = (ponn.load(tmp_path / name) for name in ("one.ponn", "two.ponn"))
+    assert one.digest == two.digest
+    assert one.evaluation == two.evaluation
+    assert not list((tmp_path / "runs").rglob("*.part"))  # a complete run leaves nothing
+
+
+def test_a_damaged_shard_is_named_and_mended_without_doing_the_rest_again(source, tmp_path):
+    path = write(tmp_path / "log", source, 4)
+    disk, file = opened(path), path / "part-02.parquet"
+    passes = Passes(Here(), tmp_path / "run")
+    content, stat = file.read_bytes(), file.stat()
+    damaged = bytearray(content)
+    damaged[100:20_000] = bytes(19_900)
+    file.write_bytes(damaged)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(PonnError, match=r"part-02\.parquet"):
+        disk.fit_encoding(passes, ponn.Settings())
+    file.write_bytes(content)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    again = Passes(Here(), tmp_path / "run")
+    disk.fit_encoding(again, ponn.Settings())
+    assert again.done[0].resumed == 2_000
+
+
+# Recommending --------------------------------------------------------------------------------------------
+
+
+def test_a_directory_is_answered_by_a_directory(folder, outcome, local, tmp_path):
+    asked = Asked(keep=("number",), sample=True, seed=4)
+    done = recommend_directory(outcome.policy, folder, tmp_path / "out", Passes(local), asked)
+    assert done.rows == 4_000
+    found = pq.read_table(tmp_path / "out")
+    expected = outcome.policy.recommend(pq.read_table(folder), sample=True, seed=4)
+    assert found["number"].to_pylist() == pq.read_table(folder)["number"].to_pylist()
+    assert found["action"].to_pylist() == expected["action"].to_pylist()
+    np.testing.assert_allclose(found["probability"], expected["probability"], rtol=1e-5)
+    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == [f"part-0{one}.parquet" for one in range(4)]
+
+
+def test_only_missing_answers_are_made_again(folder, outcome, local, tmp_path):
+    out = tmp_path / "out"
+    engine = Deadly(local, ("Scoring",))
+    recommend_directory(outcome.policy, folder, out, Passes(engine))
+    before = {one.name: one.stat().st_mtime_ns for one in out.iterdir()}
+    (out / "part-01.parquet").unlink()
+    (out / "part-03.parquet").write_bytes(b"PAR1 half a file")
+    recommend_directory(outcome.policy, folder, out, Passes(local))
+    changed = {one.name for one in out.iterdir() if one.stat().st_mtime_ns != before[one.name]}
+    assert changed == {"part-01.parquet", "part-03.parquet"}
+    assert len(pq.read_table(out)) == 4_000
+    (out / "other.parquet").write_bytes((out / "part-00.parquet").read_bytes())
+    with pytest.raises(PonnError, match=r"holds other Parquet files, 'other\.parquet'"):
+        recommend_directory(outcome.policy, folder, out, Passes(local))
+
+
+def test_on_the_command_line(folder, tmp_path):
+    policy = tmp_path / "p.ponn"
+    roles = (
+        "--action",
+        "action",
+        "--reward",
+        "reward",
+        *(f"--ignore={one}" for one in ("person", "day", "heavy", "known")),
+    )
+    learned = run(
+        "learn", folder, *roles, "--workers", "2", "--set", "hidden=(4,)", "--out", policy, "--json", stdout=-1
+    )
+    out, told = learned.communicate()
+    assert learned.returncode == 0, told
+    answer = json.loads(out)
+    assert answer["rows"] == 4_000
+    assert "Step B: " in told  # where the time went
+    valued = run("evaluate", policy, folder, "--workers", "2", "--json", stdout=-1)
+    out, told = valued.communicate()
+    assert valued.returncode == 0, told
+    assert json.loads(out)["value"] == pytest.approx(answer["value"]["policy"]["value"], rel=1e-12)
+    scored = run("recommend", policy, folder, "--workers", "2", "--out", tmp_path / "out")
+    assert "4,000 rows" in scored.communicate()[1]
+    assert pa.concat_tables([pq.read_table(one) for one in sorted((tmp_path / "out").iterdir())]).num_rows == 4_000

@@ -226,7 +226,8 @@ def test_learn_ends_when_its_input_closes(tmp_path):
     roles = ("--action", "treatment", "--reward", "success", "--set", "epochs=100000", "--set", "patience=100000")
     code = [sys.executable, "-c", "from ponn.cli import main; main()"]
     command = [*code, "learn", "log.csv", *roles, "--progress", "json", "--out", "p.ponn"]
-    done = subprocess.run(command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 100}
+    done = subprocess.run(command, cwd=tmp_path, **quiet)
     assert done.returncode == 130
     for line in done.stderr.splitlines():
         assert set(json.loads(line)) == {"message", "done", "total"}

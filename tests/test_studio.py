@@ -201,8 +201,8 @@ def test_from_upload_to_recommendation_with_the_keyboard_and_after_an_interrupti
         running("studio", "--folder", "project", "--port", "0", cwd=tmp_path) as (process, address),
         opened_page(browser, address, allow=("ERR_CONNECTION",)) as page,
     ):
-        choosers = []
-        page.on("filechooser", choosers.append)  # from the start: a dialog that nobody listens for opens for real
+        choosers = []  # listened for from the start: a dialog that nobody listens for opens for real
+        page.on("filechooser", lambda one: choosers.append(one))
         page.goto("/")
         page.wait_for_selector("input[type=file]")
         tab_to(page, "input[type=file]")

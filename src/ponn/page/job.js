@@ -15,6 +15,7 @@ const STEPS = [
   ["Step C", 0.25],
   ["Models", 0.7],
   ["Valuing", 0.8],
+  ["Report", 0.9],
 ];
 
 const STATES = { running: "being learned", failed: "failed", interrupted: "interrupted" };

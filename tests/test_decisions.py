@@ -154,6 +154,32 @@ def test_what_cannot_be_written_is_not_served(policy, tmp_path, monkeypatch):
     assert found.torn >= 1
 
 
+def test_those_who_wait_behind_a_write_that_fails_are_told(policy, tmp_path, monkeypatch):
+    original, failures = decisions.write_durably, iter([True])
+
+    def slow_failure(file, data):
+        if next(failures, False):
+            time.sleep(0.1)
+            raise OSError(5, "Input/output error")
+        original(file, data)
+
+    async def one_then_more(client):
+        body = json.dumps({"row": good_row()}).encode()
+        async with asyncio.timeout(20):
+            first = asyncio.create_task(client.asked("POST", "/recommend", body))
+            while not client.service.decisions.committing:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.02)  # the write has begun
+            return await asyncio.gather(first, *(client.asked("POST", "/recommend", body) for _ in range(5)))
+
+    with served(policy, tmp_path, decisions=tmp_path / "d.jsonl", access_log=False) as client:
+        monkeypatch.setattr(decisions, "write_durably", slow_failure)
+        answers = client.loop.run_until_complete(one_then_more(client))
+        assert [one.status for one in answers] == [503] * 6  # their ids point into a file that is not trusted
+        after = client.post("/recommend", {"row": good_row()}).json()["recommendations"][0]["id"]
+        assert find_decision(tmp_path / "d.jsonl", after)["id"] == after
+
+
 def test_a_folder_that_is_gone_is_told(tmp_path):
     with pytest.raises(PonnError, match="could not be begun"):
         DecisionLog(tmp_path / "gone" / "d.jsonl").open(b"")

@@ -161,8 +161,11 @@ def choose_selection(ground: Ground, workers: int) -> Selection:
     found = [step_b(ground, ground.fold != number) for number in range(ground.folds)]
     whole = step_b(ground, np.ones(len(ground.fold), bool))
     options = dict(selections(s))
-    losses = {name: screened(ground, found[:SCREENING_FOLDS], option, workers) for name, option in options.items()}
-    name = fewest_of_the_best(ground, losses, {name: size(whole, ground, options[name]) for name in options})
+    losses = {}
+    if len(options) > 1:
+        losses = {name: screened(ground, found[:SCREENING_FOLDS], option, workers) for name, option in options.items()}
+    sizes = {name: size(whole, ground, option) for name, option in options.items()}
+    name = fewest_of_the_best(ground, losses, sizes) if losses else s.select
     told, best = {one: float(loss.mean()) for one, loss in losses.items()}, options[name]
     return Selection(name, best, under(whole, best), tuple(under(one, best) for one in found), told)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from threadpoolctl import threadpool_limits
 
-from larger_than_memory import OnlyRead, World
+from larger_than_memory import World
 from ponn.engine import Here, Passes, pack
 from ponn.inference import Architecture
 from ponn.models import Network
@@ -26,6 +26,7 @@ from ponn.shard_steps import ContributingRows, LoggingSums, Practice, RewardSums
 from ponn.sharded import ShardedLog, Summarising, read_sharded
 from ponn.survey import Surveying
 from record import RESULTS, now, write_record
+from relevance_rows_per_second import OnlyRead
 
 CASES = [(100_000, 40, 10), (300_000, 40, 10), (1_000_000, 40, 10), (200_000, 10, 10), (200_000, 160, 10),
          (200_000, 40, 2), (200_000, 40, 40)]  # fmt: skip

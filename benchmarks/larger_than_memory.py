@@ -27,7 +27,7 @@ from ponn.engine import Local, Passes
 from ponn.policy import load
 from ponn.shards import find_pieces, shards_of
 from record import RESULTS, now, write_record
-from relevance_rows_per_second import descendants
+from relevance_rows_per_second import OnlyRead, descendants
 
 FEATURES, ACTIONS = 40, 10
 FILE_ROWS, PART_ROWS = 1_000_000, 100_000
@@ -92,18 +92,6 @@ class World:
             for start in range(0, part.rows, PART_ROWS):
                 writer.write_table(self.rows(rng, min(PART_ROWS, part.rows - start)))
         return {"rows": np.array(part.rows)}
-
-
-@dataclass(frozen=True)
-class OnlyRead:
-    """Read the rows of a shard and do nothing."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, shard: Any) -> dict[str, np.ndarray]:
-        """Rows read."""
-        rows = sum(len(table) for piece in shard.pieces for _, table in piece.tables(self.names))
-        return {"rows": np.array(rows)}
 
 
 # Measuring -----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from ponn.engine import Local, Passes
 from ponn.policy import load
 from ponn.shards import find_pieces, shards_of
 from record import RESULTS, now, write_record
-from relevance_rows_per_second import descendants
+from relevance_rows_per_second import OnlyRead, descendants
 
 FEATURES, ACTIONS = 40, 10
 FILE_ROWS, PART_ROWS = 1_000_000, 100_000
@@ -57,13 +57,16 @@ class World:
     """The formulas, from a seed."""
 
     seed: int
+    features: int = FEATURES
+    actions: int = ACTIONS
 
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
         """W [d, k] of the logging policy and V [d, k] of the rewards."""
         rng = np.random.default_rng(self.seed)
-        W, V = 0.15 * rng.normal(size=(FEATURES, ACTIONS)), np.zeros((FEATURES, ACTIONS))
-        for a in range(ACTIONS):
-            V[rng.choice(FEATURES, 5, replace=False), a] = rng.choice([-0.6, 0.6], 5)
+        W = rng.normal(size=(self.features, self.actions)) / np.sqrt(self.features)
+        V = np.zeros((self.features, self.actions))
+        for a in range(self.actions):
+            V[rng.choice(self.features, 5, replace=False), a] = rng.choice([-0.6, 0.6], 5)
         return W, V
 
     def expected(self, X: np.ndarray) -> np.ndarray:
@@ -72,12 +75,12 @@ class World:
 
     def rows(self, rng: np.random.Generator, n: int) -> pa.Table:
         """Logged rows."""
-        X = rng.normal(size=(n, FEATURES)).astype(np.float32)
+        X = rng.normal(size=(n, self.features)).astype(np.float32)
         P = np.exp(X @ self.weights()[0])
         P /= P.sum(axis=1, keepdims=True)
-        j, A = np.arange(n), (P.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(0, ACTIONS - 1)
+        j, A = np.arange(n), (P.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(0, self.actions - 1)
         R = rng.random(n) < self.expected(X)[j, A]
-        columns: dict[str, Any] = {f"x{i}": X[:, i] for i in range(FEATURES)}
+        columns: dict[str, Any] = {f"x{i}": X[:, i] for i in range(self.features)}
         columns |= {"propensity": P[j, A], "action": A.astype(np.int8), "reward": R.astype(np.int8)}
         return pa.table(columns)
 
@@ -89,16 +92,6 @@ class World:
             for start in range(0, part.rows, PART_ROWS):
                 writer.write_table(self.rows(rng, min(PART_ROWS, part.rows - start)))
         return {"rows": np.array(part.rows)}
-
-
-class OnlyRead:
-    """Read the rows of a shard and do nothing."""
-
-    def __call__(self, shard: Any) -> dict[str, np.ndarray]:
-        """Rows read."""
-        names = [f"x{i}" for i in range(FEATURES)] + ["propensity", "action", "reward"]
-        rows = sum(len(table) for piece in shard.pieces for _, table in piece.tables(names))
-        return {"rows": np.array(rows)}
 
 
 # Measuring -----------------------------------------------------------------------------------------------
@@ -163,7 +156,8 @@ def measured(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         list(Passes(engine).over("make the log", world, parts))
         shards = shards_of(find_pieces(log), FILE_ROWS)
         reading = Passes(engine)
-        list(reading.over("only reading", OnlyRead(), shards))
+        names = (*(f"x{i}" for i in range(FEATURES)), "propensity", "action", "reward")
+        list(reading.over("only reading", OnlyRead(names), shards))
     size = sum(one.stat().st_size for one in log.iterdir())
     print(f"{given.rows:,} rows, {size / 1e9:.1f} GB; only reading {reading.done[0].seconds:.1f} s", flush=True)
     roles = [*COLUMNS, *(("--ignore",) if given.estimate else ("--propensity",)), "propensity"]

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +24,11 @@ import pyarrow.parquet as pq
 from threadpoolctl import threadpool_limits
 
 from ponn.encode import Encoding, NumberFeature, bin_count
-from ponn.profile import whole_array
+from ponn.engine import Arrays, Local, map_shards
+from ponn.log import Columns
+from ponn.shard_steps import Practice, TallySums, unpacked_tally
+from ponn.sharded import Reader
+from ponn.shards import FileShard, find_pieces, shards_of
 from ponn.tally import BLOCK_ROWS as BATCH
 from ponn.tally import COMPILED, Taken, Tally, tally_batch
 from record import RESULTS, now, write_record
@@ -61,47 +67,45 @@ def known_encoding(n: int, d: int) -> Encoding:
 # Ways to do it -------------------------------------------------------------------------------------------
 
 
-def batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """The shard piece by piece, by one thread and without reading ahead."""
-    return pq.ParquetFile(path, memory_map=True, pre_buffer=False).iter_batches(batch_size=BATCH, use_threads=False)
+def reader(d: int, k: int) -> Reader:
+    """How the columns of this log are read, as known before."""
+    columns = Columns("action", "reward", propensity="propensity", features=tuple(f"x{i}" for i in range(d)))
+    return Reader(columns, tuple(range(k)), (0.0, 1.0), False, False)
 
 
-def read_shard(path: Path) -> int:
-    """Only read."""
-    return sum(batch.num_rows for batch in batches(path))
+@dataclass(frozen=True)
+class OnlyRead:
+    """Only read the columns."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, shard: FileShard) -> Arrays:
+        """Rows read."""
+        return {"rows": np.array(sum(len(table) for piece in shard.pieces for _, table in piece.tables(self.names)))}
 
 
-def tally_shard(path: Path, encoding: Encoding, k: int, gram: bool = True) -> Tally:
-    """Step B of one shard."""
-    names = [feature.name for feature in encoding.features]
-    total = Tally.zero(encoding, k)
-    for batch in batches(path):
-        A, R, p0 = (whole_array(pa.chunked_array([batch.column(name)])) for name in ("action", "reward", "propensity"))
-        taken = Taken(A, R / p0.astype(float), k)
-        total += tally_batch(encoding, pa.Table.from_batches([batch]).select(names).columns, taken, gram)
-    return total
+def start_workers(folder: Path) -> Local:
+    """Processes that have read a little already: starting them is not part of what is measured."""
+    engine = Local(PROCESSES)
+    first = [FileShard((one,)) for one in find_pieces(folder)[:PROCESSES]]
+    list(map_shards(OnlyRead(("action",)), first, engine=engine))
+    return engine
 
 
-def over_shards(folder: Path, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """The work of all shards in PROCESSES processes, in shard order."""
-    paths = sorted(folder.glob("*.parquet"))
-    with ProcessPoolExecutor(PROCESSES) as pool:
-        return list(pool.map(work, paths, *([one] * len(paths) for one in arguments)))
-
-
-def ours(folder: Path, n: int, d: int, k: int) -> None:
-    parts = over_shards(folder, tally_shard, known_encoding(n, d), k)
-    total = parts[0]
-    for part in parts[1:]:
-        total += part
+def ours(folder: Path, n: int, d: int, k: int, engine: Local) -> None:
+    work = TallySums(reader(d, k), known_encoding(n, d), Practice(None, np.inf, 0))
+    parts = map_shards(work, shards_of(find_pieces(folder), n // SHARDS), engine=engine)
+    total = reduce(add, map(unpacked_tally, parts))
     assert total.levels.N[-1] == n // SHARDS * SHARDS
 
 
-def reading(folder: Path, n: int, d: int, k: int) -> None:
-    assert sum(over_shards(folder, read_shard)) == n // SHARDS * SHARDS
+def reading(folder: Path, n: int, d: int, k: int, engine: Local) -> None:
+    shards = shards_of(find_pieces(folder), n // SHARDS)
+    parts = map_shards(OnlyRead(tuple(reader(d, k).names)), shards, engine=engine)
+    assert sum(int(one["rows"]) for one in parts) == n // SHARDS * SHARDS
 
 
-def polars(folder: Path, n: int, d: int, k: int) -> None:
+def polars(folder: Path, n: int, d: int, k: int, engine: Local) -> None:
     import polars as pl
 
     s = bin_count(n)
@@ -117,7 +121,7 @@ def polars(folder: Path, n: int, d: int, k: int) -> None:
     pl.collect_all(queries, engine="streaming")
 
 
-def duckdb(folder: Path, n: int, d: int, k: int) -> None:
+def duckdb(folder: Path, n: int, d: int, k: int, engine: Local) -> None:
     import duckdb as db
 
     s = bin_count(n)
@@ -304,9 +308,10 @@ def main() -> None:
     if given.way:
         if given.way in ("polars", "duckdb"):
             __import__(given.way)
-        start = time.perf_counter()
-        WAYS[given.way](given.folder, given.rows, given.features, given.actions)
-        print(time.perf_counter() - start)
+        with start_workers(given.folder) as engine:
+            start = time.perf_counter()
+            WAYS[given.way](given.folder, given.rows, given.features, given.actions, engine)
+            print(time.perf_counter() - start)
         return
     started = now()
     n, turns = (100_000, 1) if given.quick else (given.rows, given.turns)
@@ -332,4 +337,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # workers must find these classes by a name that is not "__main__"
+    import relevance_rows_per_second
+
+    relevance_rows_per_second.main()

@@ -21,7 +21,7 @@ def run_shell(lines: str, folder: Path) -> None:
         subprocess.run([sys.executable, "-W", "error", "-c", code, *words[1:]], cwd=folder, check=True)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/scale.md"])
 def test_every_block_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

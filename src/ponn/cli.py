@@ -1013,16 +1013,13 @@ def demo(folder: str | None, rows: int, as_json: bool) -> None:
 
 def demo_steps(place: "Path", rows: int) -> list[list[str]]:
     """The commands of the README, with their files in one folder."""
-    from importlib.util import find_spec
-
     log, policy, report = (str(place / name) for name in ("log.csv", "policy.ponn", "report.html"))
     roles = ["--action", "regimen", "--reward", "survived"]
-    reporting = ["--report", report] if find_spec("ponn.report") else []
     advice = str(place / "recommendations.csv")
     return [
         ["simulate", "breast-cancer", "--rows", str(rows), "--out", log, "--truth", str(place / "truth.csv")],
         ["check", log, *roles],
-        ["learn", log, *roles, "--set", "select=fdr", "--out", policy, *reporting],
+        ["learn", log, *roles, "--set", "select=fdr", "--out", policy, "--report", report],
         ["evaluate", policy, log],
         ["recommend", policy, log, "--out", advice, "--keep", "age"],
     ]

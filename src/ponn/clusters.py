@@ -109,7 +109,8 @@ class OnSpark:
         if address is not None and address.startswith("sc://"):
             builder = builder.remote(address)
         else:
-            builder = builder.master(address or f"local[{workers or '*'}]").config("spark.ui.enabled", "false")
+            here = f"local[{workers or '*'},{ATTEMPTS}]"  # without the second number a task may not fail even once
+            builder = builder.master(address or here).config("spark.ui.enabled", "false")
         self.started = SparkSession.getActiveSession() is None
         self.session: Any = builder.getOrCreate()
 
@@ -120,8 +121,22 @@ class OnSpark:
         rows = [(place, bytearray(pickle.dumps(shard))) for place, shard in shards.items()]
         table = self.session.createDataFrame(rows, "place long, shard binary").repartitionByRange(len(rows), "place")
         answers = table.mapInArrow(SparkWork(pickle.dumps(work)), "place long, answer binary")
-        for row in answers.toLocalIterator(prefetchPartitions=True):
+        rows_of_answers = answers.toLocalIterator(prefetchPartitions=True)
+        while (row := self.next_row(rows_of_answers)) is not None:
             yield row["place"], content_of(pickle.loads(bytes(row["answer"])))
+
+    def next_row(self, rows: Iterator[Any]) -> Any:
+        """The next answer; None when there are no more."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            return next(rows, None)
+        except (Py4JError, PySparkException) as error:
+            raise PonnError(
+                f"Spark gave up on a shard: {one_line(error)}. Its log tells which machine failed. What was done "
+                "before is kept: start the same command again."
+            ) from error
 
     def close(self) -> None:
         """End the session that was started here."""

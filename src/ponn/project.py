@@ -8,7 +8,6 @@ A name that comes from outside is never joined to a path: it must be one that th
 Learning runs as a process of its own (`ponn learn`), which ends when the studio does.
 """
 
-import importlib.util
 import json
 import os
 import re
@@ -330,8 +329,7 @@ def learn_arguments(log: Path, order: Order, folder: Path) -> list[str]:
     words += ["--minimize"] * columns.minimize + ["--drop-missing"] * columns.drop_missing + ["--tune"] * order.tune
     words += [f"--method={order.method}"] if order.method else []
     words += [f"--seed={order.seed}", *(f"--set={one}" for one in order.settings)]
-    if importlib.util.find_spec("ponn.report"):
-        words.append(f"--report={folder.resolve() / 'report.html'}")
+    words.append(f"--report={folder.resolve() / 'report.html'}")
     if any("\0" in word for word in words):
         raise PonnError("A name or value holds a NUL character; no column can be named so.")
     return words

@@ -35,7 +35,6 @@ from ponn.settings import Settings
 from ponn.shards import (
     CUT_SALT,
     FOLD_SALT,
-    SHARD_ROWS,
     TYPES,
     Cut,
     FileShard,
@@ -45,6 +44,7 @@ from ponn.shards import (
     shards_of,
     uniform,
     unit_codes,
+    usual_rows,
 )
 from ponn.source import Source, check_names, reading
 from ponn.streams import open_parquet
@@ -255,11 +255,11 @@ def sample_share(rows: int, columns: int) -> float:
 
 
 def read_sharded(
-    path: str | os.PathLike[str], passes: Passes, *, shard_rows: int = SHARD_ROWS, **given: Any
+    path: str | os.PathLike[str], passes: Passes, *, shard_rows: int | None = None, **given: Any
 ) -> ShardedLog:
     """A directory of Parquet files as a log on disk, by one pass over its shards; keywords as in `read_log`."""
     pieces = find_pieces(Path(path))
-    shards = shards_of(pieces, shard_rows)
+    shards = shards_of(pieces, shard_rows or usual_rows(pieces))
     columns, offered, span = checked_names(Path(path), pieces[0], given)
     rows = sum(one.rows for one in shards)
     names = {*offered, *columns.roles().values()}

@@ -21,7 +21,8 @@ from ponn.source import Source, reading
 from ponn.streams import open_parquet
 from ponn.table import check_sound, plain
 
-SHARD_ROWS = 1_000_000  # rows of a shard: some seconds of work, and a thousand shards for 10^9 rows
+SHARD_ROWS = 1_000_000  # rows of a shard: some seconds of work
+MOST_SHARDS = 1_000  # about; of longer logs shards are longer, as every shard sends its partial results to one place
 PIECE_ROWS = 65_536  # rows in memory at a time
 
 # Shards --------------------------------------------------------------------------------------------------
@@ -120,6 +121,11 @@ def shards_of(pieces: Iterable[Piece], rows: int, across_files: bool = True) -> 
         shards[-1].append(piece)
         held += piece.rows
     return tuple(FileShard(tuple(joined(one))) for one in shards)
+
+
+def usual_rows(pieces: Iterable[Piece]) -> int:
+    """Rows of a shard where nobody says otherwise."""
+    return max(SHARD_ROWS, sum(one.rows for one in pieces) // MOST_SHARDS)
 
 
 def joined(pieces: Sequence[Piece]) -> Iterator[Piece]:

@@ -200,7 +200,7 @@ def level_cells(levels: np.ndarray, b: int, taken: Taken) -> tuple[np.ndarray, n
     M2 = squares - total * U
     again = M2 < CANCELS * squares
     if again.any():
-        M2 = np.where(again, deviations(levels, taken, U, N), M2)
+        M2 = np.where(again, deviations(levels, taken, U, N, again), M2)
     return N_taken, U, M2
 
 
@@ -227,10 +227,12 @@ def cell_sums(cell: np.ndarray, values: np.ndarray | None, shape: tuple[int, ...
     return np.bincount(cell, values, minlength=shape[0] * shape[1]).astype(float, copy=False).reshape(shape)
 
 
-def deviations(levels: np.ndarray, taken: Taken, U: np.ndarray, N: np.ndarray) -> np.ndarray:
-    """Squared deviations from the mean, summed around the mean: exact where squares cancel."""
+def deviations(levels: np.ndarray, taken: Taken, U: np.ndarray, N: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Squared deviations from the mean in the cells wanted, summed around the mean: exact where squares cancel."""
     rows = taken.rewarded[levels[taken.rewarded] >= 0]
     cell = taken.first_cells(U.shape[1])[rows] + levels[rows]
+    few = np.flatnonzero(wanted.ravel()[cell])  # mostly cells with hardly any rows
+    rows, cell = rows[few], cell[few]
     weight = None if taken.weight is None else taken.weight[rows]
     away = (taken.u[rows] - U.ravel()[cell]) ** 2
     seen = cell_sums(cell, weight, U.shape)

@@ -28,7 +28,8 @@ from ponn.policy import RECOMMENDED
 from ponn.propensity import overlap, propensities
 from ponn.rules import parse_rule
 from ponn.scoring import write_recommendations
-from ponn.settings import METHODS
+from ponn.settings import METHODS, Settings
+from ponn.train import Candidate, Problem, Rows, train
 from ponn.trees import Forests, TreeModel
 
 LABELS = np.array(["AC", "CAF", "CT"])
@@ -423,6 +424,21 @@ def test_slopes_of_the_masked_objective_are_its_numerical_differences(criterion)
         assert float(found[a, j]) == pytest.approx(slope, abs=1e-7)
 
 
+def test_training_stopping_and_the_monitor_are_masked(small):
+    """An untrained linear policy is uniform over eligible actions: its losses and its mean h/p are known exactly."""
+    log, can = small
+    X, w = np.zeros((400, 2)), np.linspace(1, 4, 400)
+    first, rest = (
+        Rows(X[part], log.A[part], log.R[part], w[part], 200, can[part]) for part in (slice(200), slice(200, 400))
+    )
+    chosen = Settings(hidden=(), epochs=1, watched=200)
+    start = train(Problem(first, rest, 3), Candidate(np.ones((3, 2), bool), chosen)).history[0]
+    loss = log.R * w * np.log(can.sum(axis=1))
+    assert start.train_loss == pytest.approx(loss[:200].mean(), rel=1e-5)  # single precision
+    assert start.valid_loss == pytest.approx(loss[200:].mean(), rel=1e-5)
+    assert start.ratio.total == pytest.approx((w / can.sum(axis=1))[:200].mean(), rel=1e-5)
+
+
 def test_a_barred_action_has_no_probability_and_the_others_are_a_smaller_problem():
     S, rows = masked_rows("cross-entropy")
     for j in range(S.shape[1]):
@@ -626,6 +642,16 @@ def test_streamed_recommendations_respect_rules_and_column(ending, tmp_path):
     assert set(pq.read_table(tmp_path / "out.parquet")["action"].to_pylist()) <= {"AC", "CT"}
 
 
+def test_texts_that_look_like_numbers_stay_texts_in_a_file(tmp_path):
+    table = cases(400)[0].append_column("code", pa.array(["007", "8"] * 200))
+    made = ponn.learn(log_of(table, rules=["CAF if code == '007'"], ignore=["code"], drop_ineligible=True), "lr-l1")
+    write_table(table, tmp_path / "rows.csv")
+    write_recommendations(made, tmp_path / "rows.csv", tmp_path / "out.parquet", columns=["action"])
+    found = pq.read_table(tmp_path / "out.parquet")["action"].to_pylist()
+    assert found == made.predict(table).tolist()
+    assert "CAF" not in found[::2]
+
+
 def write_lists(table: pa.Table, path) -> None:
     """Write a table, also one with lists in it."""
     if path.suffix == ".jsonl":
@@ -712,11 +738,20 @@ def test_the_share_of_choices_that_are_not_eligible_is_told(small, policy):
         assert not any("not eligible" in told for told in value_on(one, log, fitted, "ips", 0.95).warnings)
 
 
+def test_a_fixed_action_gives_way_to_the_most_common_eligible_one():
+    table = {"x": [1.0, 1, 2, 2, 2, 3], "a": ["u", "v", "v", "v", "w", "w"], "r": [0.0, 1, 0, 1, 0, 1]}
+    log = ponn.read_log(pa.table(table), action="a", reward="r", features=["x"], rules=["w if x < 2", "v if x > 2"])
+    assert probabilities_on(FixedAction("w"), log).argmax(axis=1).tolist() == [1, 1, 2, 2, 2, 2]
+    assert probabilities_on(FixedAction("v"), log).argmax(axis=1).tolist() == [1, 1, 1, 1, 1, 2]
+
+
 def test_a_policy_without_rules_is_valued_among_the_logs_eligible_actions(small):
     log, can = small
     free = ponn.learn(log_of(log.table), "lr-l1")
     assert free.predict_proba(log.table)[~can].any()
-    assert not probabilities_on(free, log)[~can].any()
+    best = free.predict_proba(log.table, eligible=can)
+    np.testing.assert_array_equal(probabilities_on(free, log), best)  # its own best eligible action, not the usual one
+    assert not best[~can].any()
 
 
 def test_a_log_without_one_of_the_actions_is_read_as_the_policy_was_learned(tmp_path, small, policy):

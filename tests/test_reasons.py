@@ -433,6 +433,13 @@ def test_reasons_of_a_safer_policy_speak_of_its_own_probabilities(policy, table)
     safe = rare.safer(rare.encoding.design(rows))
     found = rare.reasons(rows, supported_only=True)
     assert [one.probability for one in found] == safe.max(axis=1).tolist()
+    for only, h in ((True, rare.safer), (False, rare.model.probabilities)):
+        for j, reason in enumerate(rare.reasons(rows, supported_only=only)):
+            row, a = rows.slice(j, 1), policy.actions.index(reason.action)
+            for one in reason.features:
+                other = with_cell(row, one.feature, one.usual)
+                here, there = (float(h(rare.encoding.design(x))[0, a]) for x in (row, other))
+                assert one.effect == pytest.approx(here - there, abs=2e-6)  # single precision
     unsupported = [one for one in rare.reasons(rows) if one.action == policy.actions[1]]
     assert unsupported
     for one in unsupported:

@@ -4,6 +4,10 @@ A run is a log, a split and a seed; every method learns from the same training a
 propensities estimated; PONN-DR tunes itself) and is judged on test rows by the truth. Each finished (world, run,
 method) is a line in results/beyond_runs, so a stopped experiment goes on where it was; a line made with other settings
 is not used. `--minutes` stops it after a while. The tables are made from all lines that are there.
+
+PONN-DR was designed while looking at test rows of runs 0 and 1 of the UCI worlds and run 0 of breast-cancer and of some
+synthetic worlds (selection rule, kinds of models, the small network's training). Those runs flatter it; the summary
+gives the accuracy without them as well.
 """
 
 import argparse
@@ -25,6 +29,7 @@ from ponn.synthetic import synthetic
 from record import RESULTS, now, write_record
 
 RUNS = 25
+LOOKED_AT = (0, 1)  # runs that PONN-DR was designed with
 DR = "ponn-dr"
 OTHERS = tuple(name for name in METHODS if name != DR)
 # As in paper_tables.py: rectified units for the paper's networks, POEM without the clip that holds it back here
@@ -141,12 +146,12 @@ def run_all(
 # Tables --------------------------------------------------------------------------------------------------
 
 
-def half_width(found: Sequence[float]) -> float:
-    """95 % half-width of the mean, by Student's distribution."""
+def half_width(found: Sequence[float]) -> float | None:
+    """95 % half-width of the mean, by Student's distribution; None for a single run."""
     from scipy.stats import t
 
     if len(found) < 2:
-        return float("nan")
+        return None
     return float(t.ppf(0.975, len(found) - 1) * stdev(found) / np.sqrt(len(found)))
 
 
@@ -158,8 +163,9 @@ def compared(lines: dict[tuple[int, str], dict[str, Any]], method: str, measure:
     if not runs:
         return {"runs": 0}
     told = {"runs": len(runs), "mean": mean(found), "gain": mean(gains), "gain_half_width": half_width(gains)}
-    width = told["gain_half_width"]
-    tied = np.isnan(width) or (mean(gains) + width >= 0 and mean(gains) >= -TIED)
+    if len(runs) < 2:
+        return told | {"gain_half_width": None, "best_or_tied": None}
+    tied = mean(gains) + told["gain_half_width"] >= 0 and mean(gains) >= -TIED
     return told | {"best_or_tied": bool(mean(gains) >= 0 or tied)}
 
 
@@ -184,36 +190,63 @@ def summary(folder: Path) -> dict[str, Any]:
         }
         name, _, scaling = world.partition(" ")
         if name in BARS and scaling == "paper":
-            told["bar"] = {"wanted": BARS[name], "holds": told["greedy"]["mean"] >= BARS[name]}
+            holds = told["greedy"]["mean"] >= BARS[name] if len(own) >= RUNS else None
+            told["bar"] = {"wanted": BARS[name], "holds": holds}
+        fresh = [100 * line["greedy"] for line in own if line["run"] not in LOOKED_AT]
+        told["greedy_of_fresh_runs"] = {"runs": len(fresh), "mean": mean(fresh) if fresh else None}
         found[world] = told
     return found
+
+
+def with_width(mean_: float, width: float | None, sign: str = "") -> str:
+    """Mean and half-width; a single run has none."""
+    return f"{mean_:{sign}.2f}" + (" (one run)" if width is None else f" ± {width:.2f}")
+
+
+def bar_cell(told: dict[str, Any]) -> str:
+    """The bar, and whether it holds; undecided before all runs are done."""
+    if "bar" not in told:
+        return ""
+    said = {True: "holds", False: "missed", None: f"undecided, {told['runs']} of {RUNS} runs"}
+    return f"{told['bar']['wanted']:.1f}: {said[told['bar']['holds']]}"
+
+
+def fresh_cell(told: dict[str, Any]) -> str:
+    """Accuracy over the runs that nothing was designed with."""
+    fresh = told["greedy_of_fresh_runs"]
+    return f"{fresh['mean']:.2f} ({fresh['runs']})" if fresh["runs"] else "none yet"
 
 
 def markdown(found: dict[str, Any]) -> str:
     """The summary as tables."""
     lines = ["# Beyond the paper", "", "Greedy accuracy and true value in % on test rows, mean and 95 % half-width."]
-    lines += [
-        "",
-        "| world | runs | greedy accuracy | stochastic | value, greedy | value, stochastic | best value | bar |",
-    ]
-    lines += ["|---" * 8 + "|"]
+    lines += [f"PONN-DR was designed while looking at runs {LOOKED_AT[0]} and {LOOKED_AT[1]}: these flatter it.", ""]
+    head = ("world", "runs", "greedy accuracy", "of fresh runs", "stochastic", "value, greedy", "value, stochastic")
+    lines += [f"| {' | '.join((*head, 'best value', 'bar'))} |", "|---" * 9 + "|"]
     for world, told in found.items():
-        cells = [f"{told[m]['mean']:.2f} ± {told[m]['half_width']:.2f}" for m in ("greedy", "stochastic", "value")]
-        cells += [f"{told['stochastic_value']['mean']:.2f}", f"{told['best_value']['mean']:.2f}"]
-        bar = f"{told['bar']['wanted']:.1f} {'holds' if told['bar']['holds'] else 'missed'}" if "bar" in told else ""
-        lines.append(f"| {world} | {told['runs']} | {' | '.join(cells)} | {bar} |")
+        shown = {
+            one: with_width(told[one]["mean"], told[one]["half_width"]) for one in ("greedy", "stochastic", "value")
+        }
+        cells = [shown["greedy"], fresh_cell(told), shown["stochastic"], shown["value"]]
+        cells += [f"{told['stochastic_value']['mean']:.2f}", f"{told['best_value']['mean']:.2f}", bar_cell(told)]
+        lines.append(f"| {world} | {told['runs']} | {' | '.join(cells)} |")
     lines += ["", "## PONN-DR minus each method, in points, paired over runs", ""]
+    if not any(told["against"] for told in found.values()):
+        return "\n".join([*lines, "No other method was run yet."]) + "\n"
     lines += ["| world | method | runs | its greedy accuracy | gain in accuracy | gain in value | best or tied |"]
     lines += ["|---" * 7 + "|"]
     for world, told in found.items():
-        for method, one in told["against"].items():
-            greedy, value = one["greedy"], one["value"]
-            holds = "yes" if greedy["best_or_tied"] and value["best_or_tied"] else "no"
-            lines.append(
-                f"| {world} | {method} | {greedy['runs']} | {greedy['mean']:.2f} | {greedy['gain']:+.2f} ± "
-                f"{greedy['gain_half_width']:.2f} | {value['gain']:+.2f} ± {value['gain_half_width']:.2f} | {holds} |"
-            )
+        lines += [gain_line(world, method, one) for method, one in told["against"].items()]
     return "\n".join(lines) + "\n"
+
+
+def gain_line(world: str, method: str, one: dict[str, Any]) -> str:
+    """One method in one world."""
+    both = (one["greedy"], one["value"])
+    gains = [with_width(part["gain"], part["gain_half_width"], "+") for part in both]
+    verdicts = {part["best_or_tied"] for part in both}
+    holds = "undecided" if None in verdicts else "yes" if verdicts == {True} else "no"
+    return f"| {world} | {method} | {both[0]['runs']} | {both[0]['mean']:.2f} | {' | '.join(gains)} | {holds} |"
 
 
 def main() -> None:

@@ -214,8 +214,8 @@ def fit_heads(X: Tensor, k: int, loss: Loss, weight: Tensor, plan: Plan) -> Head
 def train_heads(network: HeadNetwork, X: Tensor, loss: Loss, weight: Tensor, plan: Plan, learning_rate: float) -> None:
     """Adam in mini-batches with a step that falls to 0 along a cosine.
 
-    Weights that were cooled down so predict better than the best of many hot epochs, even where they are too sure of
-    themselves, which calibration mends (greedy accuracy of one network on satimage: 0.876 against 0.857).
+    Weights that were cooled down seem to rank better than the best of many hot epochs, even where they are too sure of
+    themselves, which calibration mends (design.md has the one comparison that was made).
     """
     optimizer = Adam(network.weight, network.slope, learning_rate)
     n, epochs = len(X), plan.epochs_for(len(X))

@@ -323,6 +323,8 @@ def test_only_missing_answers_are_made_again(folder, outcome, local, tmp_path):
     changed = {one.name for one in out.iterdir() if one.stat().st_mtime_ns != before[one.name]}
     assert changed == {"part-01.parquet", "part-03.parquet"}
     assert len(pq.read_table(out)) == 4_000
+    recommend_directory(outcome.policy, folder, out, Passes(local), Asked(probabilities=True))  # asked otherwise
+    assert "p_a" in pq.read_table(out).column_names
     (out / "other.parquet").write_bytes((out / "part-00.parquet").read_bytes())
     with pytest.raises(PonnError, match=r"holds other Parquet files, 'other\.parquet'"):
         recommend_directory(outcome.policy, folder, out, Passes(local))

@@ -223,6 +223,7 @@ def learning_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--method", metavar="NAME", help="See `ponn compare --help` for their names; default ponn-b.")
 @click.option("--out", type=click.Path(), default="policy.ponn", show_default=True, help="Where the policy goes.")
 @click.option("--report", type=click.Path(), help="Where a report goes: one HTML file that opens offline.")
+@click.option("--by", multiple=True, metavar="COL", help="Value each subgroup of a column by itself; repeat.")
 @click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless the verdict is 'better'.")
 @click.option("--progress", type=click.Choice(["lines", "json"]), default="lines", hidden=True)
 @learning_options
@@ -231,6 +232,7 @@ def learn(
     method: str | None,
     out: str,
     report: str | None,
+    by: tuple[str, ...],
     require_improvement: bool,
     progress: str,
     tune: bool,
@@ -253,7 +255,7 @@ def learn(
 
     columns["features"] = columns["features"] or None
     settings = dict(map(parse_setting, changes))
-    rows = read_log(log, **columns)
+    rows = read_log(log, **columns, keep=by)
     kept: list[Policy] = []
 
     def keep(policy: "Policy") -> None:
@@ -262,7 +264,7 @@ def learn(
 
     with learning_progress(as_json=progress == "json") as tell:
         try:
-            asked: dict[str, Any] = {"holdout": holdout, "level": level, "progress": tell, "keep": keep}
+            asked: dict[str, Any] = {"holdout": holdout, "level": level, "by": by, "progress": tell, "keep": keep}
             found = learn_with_holdout(rows, method, tune, seed, **asked, **settings)
         except PonnError as error:
             if not kept:
@@ -270,7 +272,7 @@ def learn(
             raise PonnError(f"The policy was learned and is in {out}, but it could not be valued: {error}") from error
         found.policy.save(out)
         if report:
-            report_outcome(found, rows, report, level, tell)
+            report_outcome(found, rows, report, level, by, tell)
     if as_json:
         made = found.policy.provenance
         told = {"policy": out, "method": found.policy.method, "rows": len(rows), "actions": found.policy.actions}
@@ -283,11 +285,22 @@ def learn(
         sys.exit(3)
 
 
-def report_outcome(found: "Outcome", log: "Log", path: str, level: float, tell: "Progress") -> None:
+def report_outcome(
+    found: "Outcome", log: "Log", path: str, level: float, by: tuple[str, ...], tell: "Progress"
+) -> None:
     """The report on what was just learned, from the rows kept aside and what they were corrected with."""
     from ponn.report import write_report
 
-    write_report(found.policy, log, path, rows=found.kept, corrections=found.corrections, level=level, progress=tell)
+    write_report(
+        found.policy,
+        log,
+        path,
+        rows=found.kept,
+        corrections=found.corrections,
+        level=level,
+        by=by,
+        progress=tell,
+    )
 
 
 @contextmanager
@@ -341,9 +354,10 @@ def print_outcome(found: "Outcome") -> None:
     names = {"policy": "this policy", "logging": "current practice", "best_fixed": f"always {found.best_fixed}"}
     names["supported_only"] = SUPPORTED_ONLY
     out.print(value_table({names[name]: one for name, one in found.value.items()}))
+    if found.worth.subgroups is not None:
+        out.print(subgroup_table(found.worth.subgroups))
     out.print(Text(str(found.verdict), style="bold"))
-    if found.worth is not None:
-        print_doubts(found.worth)
+    print_doubts(found.worth)
 
 
 SUPPORTED_ONLY = "this policy, supported actions only"
@@ -488,7 +502,7 @@ def evaluate(
       ponn evaluate clinic.ponn visits.csv
       ponn evaluate clinic.ponn visits.csv --by age --by ward --gamma 1.5
     """
-    from ponn.evaluation import Sampled
+    from ponn.evaluation import Sampled, seed_of
     from ponn.holdout import read_same_log
     from ponn.policy import load
     from ponn.worth import worth
@@ -503,6 +517,7 @@ def evaluate(
         by=by,
         gamma=gamma,
         allow_low_overlap=allow_low_overlap,
+        seed=seed_of(loaded),
     )
     if as_json:
         click.echo(json.dumps(found.as_json()))
@@ -552,12 +567,14 @@ def value_and_ends(one: "Estimate") -> str:
 @click.argument("log", type=click.Path())
 @click.option("--out", type=click.Path(), default="report.html", show_default=True, help="Where the report goes.")
 @click.option("--level", type=float, default=0.95, show_default=True, help="Confidence of intervals and verdict.")
-def report_on(policy: str, log: str, out: str, level: float) -> None:
+@click.option("--by", multiple=True, metavar="COL", help="Show who gains by the levels of a column; repeat.")
+def report_on(policy: str, log: str, out: str, level: float, by: tuple[str, ...]) -> None:
     """Write a report on POLICY, valued on rows of LOG that it did not learn from: one HTML file that opens offline.
 
     \b
-    Example:
+    Examples:
       ponn report clinic.ponn visits.csv --out report.html
+      ponn report clinic.ponn visits.csv --by age --by ward
     """
     from ponn.holdout import read_same_log
     from ponn.policy import load
@@ -565,7 +582,7 @@ def report_on(policy: str, log: str, out: str, level: float) -> None:
 
     loaded = load(policy)
     with learning_progress() as tell:
-        write_report(loaded, read_same_log(loaded, log), out, level=level, progress=tell)
+        write_report(loaded, read_same_log(loaded, log, also=by), out, level=level, by=by, progress=tell)
     click.echo(f"Written to {out}.", err=True)
 
 
@@ -724,8 +741,7 @@ def print_policy(policy: "Policy") -> None:
         )
     )
     if policy.eligibility is not None:
-        by_column = [f"Available actions by column {policy.eligibility.column!r}"] if policy.eligibility.column else []
-        for told in (*by_column, *(f"Never {rule}" for rule in policy.eligibility.rules)):
+        for told in policy.eligibility.sentences:
             out.print(Text(f"  {told}"))
     for note in made["notes"]:
         out.print(Text(f"  {note}"))

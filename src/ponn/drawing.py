@@ -120,6 +120,15 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
+def tick_texts(at: Sequence[float]) -> list[str]:
+    """The numbers of a scale with the decimals that its steps need; steps out of the ordinary as powers of ten."""
+    step = at[1] - at[0] if len(at) > 1 else 0.0
+    if not 1e-4 <= step < 1e5:
+        return [f"{one:.10g}" if step else f"{one:.4g}" for one in at]
+    decimals = max(-math.floor(math.log10(step) + 1e-9), 0)
+    return [f"{one:.{decimals}f}" for one in at]
+
+
 def spread(places: Sequence[float], gap: float) -> list[float]:
     """Heights moved apart as little as needed, so that labels do not cover each other; their order is kept."""
     order = np.argsort(places, kind="stable")

@@ -41,7 +41,7 @@ from ponn.intervals import (
 from ponn.log import Log
 from ponn.models import greedy
 from ponn.policy import Policy
-from ponn.propensity import Propensities, fold_numbers, propensities, stops_told
+from ponn.propensity import Propensities, check_rows, fold_numbers, propensities, stops_told
 from ponn.reward import cross_fitted_rewards
 from ponn.settings import Settings
 
@@ -98,6 +98,7 @@ class Nuisances:
 
 def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS, seed: int = 0) -> Nuisances:
     """Propensities (known ones as they are) and reward predictions, each row's from the other folds."""
+    check_rows(log, folds)
     settings = settings or Settings()
     encoding = Encoding.fit(log, settings)
     found = propensities(log, encoding, settings, folds=folds, seed=seed)
@@ -249,6 +250,11 @@ def source_of(policy: Valued) -> Mapping[str, Any]:
     """Where a policy was learned from; nothing for those that were not learned."""
     learned = policy.policy if isinstance(policy, Sampled | SupportedOnly) else policy
     return learned.provenance.get("source", {}) if isinstance(learned, Policy) else {}
+
+
+def seed_of(policy: Valued) -> int:
+    """The seed that a policy was learned and valued with; to use it again gives the same folds and numbers."""
+    return int(source_of(policy).get("seed", 0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,12 +121,10 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
 
 
 def tick_texts(at: Sequence[float]) -> list[str]:
-    """The numbers of a scale with the decimals that its steps need; steps out of the ordinary as powers of ten."""
-    step = at[1] - at[0] if len(at) > 1 else 0.0
-    if not 1e-4 <= step < 1e5:
-        return [f"{one:.10g}" if step else f"{one:.4g}" for one in at]
-    decimals = max(-math.floor(math.log10(step) + 1e-9), 0)
-    return [f"{one:.{decimals}f}" for one in at]
+    """The numbers of a scale, with so many digits that they differ: 10001 and 10002, not 1e+04 twice."""
+    step, largest = (at[1] - at[0], max(map(abs, at))) if len(at) > 1 else (1.0, 1.0)
+    digits = math.ceil(math.log10(largest / step)) + 2
+    return [f"{one:.{max(digits, 6)}g}" for one in at]
 
 
 def spread(places: Sequence[float], gap: float) -> list[float]:

@@ -50,6 +50,7 @@ from ponn.surrogate import Leaf, Question
 LINE_HEIGHT = 220  # pixels of a line chart
 NAMED = 12  # features of an action in its line, actions in a table that is open; more are folded or counted
 BALANCED = 0.1  # standard deviations: a usual mark for "alike"
+NOT_TRUSTED = Html("<span class='doubt'>not trusted</span>")
 
 
 def write_report(
@@ -186,14 +187,14 @@ def value_rows(values: Mapping[str, Estimate]) -> list[tuple[object, ...]]:
 
 def doubts(one: Estimate) -> Html:
     """Why a number is not to be trusted, or what else is to be known about it."""
-    mark = "" if one.trusted else "<span class='doubt'>not trusted</span> "
+    mark = "" if one.trusted else f"{NOT_TRUSTED} "
     return Html(mark + safe("; ".join(one.warnings)))
 
 
 def told(one: Estimate) -> Html:
     """A value with its interval; marked where it is not to be trusted."""
     value, ends = in_figures(one).removesuffix(")").split(" ", 1)
-    mark = "" if one.trusted else ", <span class='doubt'>not trusted</span>"
+    mark = "" if one.trusted else f", {NOT_TRUSTED}"
     level = percent(one.level).replace(" ", "&nbsp;")
     return Html(f"<b>{value}</b> {ends}, {level}{mark})")
 
@@ -515,13 +516,14 @@ def sensitivity_section(found: Findings) -> str:
     return intro + ("" if found.worth.policy.trusted else doubt) + columns_of(shown)
 
 
-DOUBT_COLUMNS = ("#Gamma", "#least", "#largest", "#low", "#high", "#least difference", "#largest", "#low", "#high")
+DOUBT_COLUMNS = ("#Gamma", "#least", "#largest", "#low", "#high", "#difference: low", "#difference: high", "")
 
 
 def doubt_row(one: HiddenConfounding) -> tuple[str, ...]:
-    """Bounds on value and difference at one strength, without and with sampling error."""
-    ends = (end for side in (one.value, one.difference) for end in (side.least, side.largest, side.low, side.high))
-    return tuple(map(figures, (one.gamma, *ends)))
+    """Bounds at one strength: on the value without and with sampling error, on the difference with it."""
+    value, gain = one.value, one.difference
+    ends = (one.gamma, value.least, value.largest, value.low, value.high, gain.low, gain.high)
+    return (*map(figures, ends), NOT_TRUSTED if one.warnings else "")
 
 
 # Subgroups ---------------------------------------------------------------------------------------------------

@@ -234,6 +234,11 @@ def check_options(log: Log, estimator: str, level: float, interval: str) -> None
         raise PonnError(f"There is no interval {interval!r}; expected one of {', '.join(INTERVALS)}.")
     if interval in FOR_EVERY_N and estimator not in ("ips", "truncated-ips"):
         raise PonnError(f"The interval {interval!r} belongs to ips; ask for estimator='ips', not {estimator!r}.")
+    if interval == "bootstrap" and estimator == "dm":
+        raise PonnError(
+            "The bootstrap refits the propensities but not the reward model, so it would leave out the error that "
+            "matters to dm; ask for interval='normal', or for another estimator, e.g. 'dr'."
+        )
     if interval == "sequence" and (log.weight is not None or log.columns.group is not None):
         raise PonnError("The interval 'sequence' knows neither row weights nor groups; ask for 'bernstein'.")
 

@@ -25,7 +25,7 @@ from ponn.charts import (
     weight_bins,
     weight_chart,
 )
-from ponn.drawing import MARK, columns, safe, shortened, spread, ticks
+from ponn.drawing import MARK, columns, safe, shortened, spread, tick_texts, ticks
 from ponn.encode import Encoding
 from ponn.intervals import Estimate
 from ponn.propensity import propensities
@@ -183,6 +183,18 @@ def test_scales_have_a_few_round_numbers_inside(low, width):
     found = ticks(low, low + width)
     assert 1 <= len(found) <= 9
     assert all(low - 1e-6 * width <= one <= low + width * (1 + 1e-6) for one in found)
+    texts = tick_texts(found)
+    assert len(set(texts)) == len(found)
+    assert [float(one) for one in texts] == pytest.approx(found, rel=1e-5, abs=1e-2 * width)
+
+
+def test_numbers_of_a_scale_are_round_and_differ():
+    assert tick_texts(ticks(0, 1)) == ["0", "0.5", "1"]
+    assert tick_texts(ticks(0.581, 0.922, 5)) == ["0.6", "0.7", "0.8", "0.9"]
+    assert tick_texts(ticks(58.9, 91.1, 5)) == ["60", "70", "80", "90"]
+    assert tick_texts(ticks(10_001, 10_005)) == ["10001", "10002", "10003", "10004", "10005"]
+    assert tick_texts(ticks(0, 3e9)) == ["0", "1e+09", "2e+09", "3e+09"]
+    assert tick_texts([0.3]) == ["0.3"]
 
 
 @given(st.text(max_size=60))

@@ -114,6 +114,7 @@ def test_psi_is_n_times_the_change_of_the_value_with_the_logarithm_of_a_rows_wei
     t, step = terms_of(log), 1e-4
     assume(t.w.sum() > 1e-3)
     oracle_of = {**oracles.PLAIN, **{name: lambda one, f=f: f(one, parameter) for name, f in oracles.REDUCED.items()}}
+    oracle_of["dm"] = oracles.dr  # its own terms leave out the error of the reward model
     for name, oracle in oracle_of.items():
         psi = valuation(name, t, parameter).psi
         assert np.mean(psi) == pytest.approx(0, abs=1e-9)
@@ -191,7 +192,7 @@ def test_dr_is_unbiased_when_either_nuisance_is_right(n):
         assert abs(expectation(name, n, P, Q) - TRUTH) > 0.05, name
 
 
-@pytest.mark.parametrize("name", ["ips", "dr", "dm"])
+@pytest.mark.parametrize("name", ["ips", "dr"])
 def test_the_squared_standard_error_is_an_unbiased_estimate_of_the_variance(name):
     variance = expectation(name, 2, statistic=lambda f: f.value**2) - expectation(name, 2) ** 2
     squared_error = expectation(name, 2, statistic=lambda f: standard_error(f.psi) ** 2)
@@ -209,8 +210,9 @@ def test_with_all_rows_of_the_world_as_weights_the_value_is_the_truth(name):
 def test_influence_variance_is_the_monte_carlo_variance():
     """n = 400, 1,500 logs: the ratio of variances has standard error 4 % (6 % with heavy tails); 4 of them."""
     rng = np.random.default_rng(4)
-    found = [[valuation(name, t) for name in PLAIN] for t in (terms(*sampled(400, rng)[0]) for _ in range(1_500))]
-    for name, valuations in zip(PLAIN, zip(*found, strict=True), strict=True):
+    names = [name for name in PLAIN if name != "dm"]  # its interval is that of dr
+    found = [[valuation(name, t) for name in names] for t in (terms(*sampled(400, rng)[0]) for _ in range(1_500))]
+    for name, valuations in zip(names, zip(*found, strict=True), strict=True):
         estimated = np.mean([standard_error(one.psi) ** 2 for one in valuations])
         assert estimated == pytest.approx(np.var([one.value for one in valuations]), rel=0.25), name
 
@@ -226,7 +228,8 @@ def test_limits_of_the_parameter(log):
     def equal(name, parameter, limit):
         one, other = valuation(name, t, parameter), valuation(limit, t)
         assert one.value == pytest.approx(other.value, abs=1e-12)
-        np.testing.assert_allclose(one.psi, other.psi, atol=1e-10)
+        if limit != "dm":  # which has the psi of dr
+            np.testing.assert_allclose(one.psi, other.psi, atol=1e-10)
         return one
 
     assert equal("truncated-ips", math.inf, "ips").bias == 0

@@ -159,6 +159,25 @@ def test_boosting_predicts_rewards_in_range(world):
 # Intervals ------------------------------------------------------------------------------------------------
 
 
+def test_the_interval_of_dm_is_as_wide_as_that_of_dr(world, corrections):
+    policy = FixedAction(world.log.actions[0])
+    dm, dr = (value_on(policy, world.log, corrections, name, 0.95) for name in ("dm", "dr"))
+    assert dm.high - dm.low == pytest.approx(dr.high - dr.low)
+    assert dm.value != dr.value
+    with pytest.raises(ponn.PonnError, match="leave out the error that matters to dm"):
+        evaluate(policy, world.log, "dm", interval="bootstrap", corrections=corrections)
+
+
+def test_too_few_groups_or_actions_are_told_before_anything_is_fitted(world):
+    log = replace(world.log.take(np.arange(200)), p0=None)
+    pair = replace(log, table=log.table.append_column("ward", pa.array([j % 2 for j in range(200)])))
+    pair = replace(pair, columns=replace(pair.columns, group="ward"))
+    with pytest.raises(ponn.PonnError, match="their groups, which stay together, do not make 5 parts"):
+        nuisances(pair)
+    with pytest.raises(ponn.PonnError, match="hardly more than one action was taken"):
+        nuisances(log.take(np.append(np.flatnonzero(log.A == 0), np.flatnonzero(log.A == 1)[:1])))
+
+
 @pytest.mark.parametrize("kind", ["normal", "bootstrap", "bernstein", "sequence"])
 def test_intervals_hold_the_value_and_widen_with_the_level(world, kind):
     log = world.log.take(np.arange(800))

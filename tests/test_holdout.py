@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import ponn
@@ -94,6 +96,21 @@ def test_a_log_is_read_as_the_policys_own_was(world, tmp_path):
     assert again.digest == log.digest
     assert again.minimize
     assert again.reward_range == (0.0, 2.0)
+
+
+def test_rows_that_were_left_out_in_learning_are_left_out_again_and_counted(world, tmp_path):
+    table, empty = world.log.table, np.arange(3_000) % 10 == 0
+    reward = pc.if_else(pa.array(empty), None, table["reward"])
+    table = table.set_column(table.column_names.index("reward"), "reward", reward)
+    log = ponn.read_log(table, action="action", reward="reward", drop_missing=True, ignore=["x1"])
+    made = learn_with_holdout(log, "lr-l1", seed=1)
+    made.policy.save(tmp_path / "p.ponn")
+    again = read_same_log(ponn.load(tmp_path / "p.ponn"), table, also=("x1",))
+    assert again.digest == log.digest
+    assert again.table["x1"].to_pylist() == table["x1"].filter(pa.array(~empty)).to_pylist()
+    found = worth(made.policy, again, by="x1", allow_low_overlap=True, seed=1)
+    assert "300 of 3000 rows without 'action' or 'reward' were left out, as asked." in found.notes
+    assert found.policy == made.value["policy"]
 
 
 # What speaks against a value -----------------------------------------------------------------------------

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 POLICY, LOGGING, PRACTICE = "policy", "logging", "current practice"
 SMALL_BYTES = 64 << 20  # learning takes about ten times the bytes of its rows
-IN_MEMORY = ("eligible", "rules", "drop_ineligible")  # keywords of read_log that logs on disk do not have
+IN_MEMORY = ("eligible", "rules", "drop_ineligible", "keep")  # keywords of read_log that logs on disk do not have
 EngineName = str | Engine | None
 
 
@@ -108,8 +108,8 @@ def plain_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in given.arguments.items() if name not in ("source", *IN_MEMORY)}
     if any(given.arguments[name] for name in IN_MEMORY):
         raise PonnError(
-            "Eligible actions (eligible, rules; --eligible, --never) are known only of logs in memory: read the "
-            "directory with lazy=False, without naming an engine."
+            "Eligible actions (eligible, rules; --eligible, --never) and subgroups (keep; --by) are known only of logs "
+            "in memory: read the directory with lazy=False, without naming an engine."
         )
     return found
 
@@ -149,6 +149,7 @@ def learn_with_holdout(
     engine: EngineName = None,
     progress: Any = None,
     keep: Callable[[Policy], None] | None = None,
+    by: Sequence[str] = (),
     **settings: Any,
 ) -> "Outcome":
     """Learn from a part of the log and value the policy on the rest, which nothing was chosen by."""
@@ -157,7 +158,7 @@ def learn_with_holdout(
     from ponn.shard_learning import best_fixed_action, learn_sharded
 
     if isinstance(log, Log):
-        asked: dict[str, Any] = {"holdout": holdout, "level": level, "progress": progress, "keep": keep}
+        asked: dict[str, Any] = {"holdout": holdout, "level": level, "by": by, "progress": progress, "keep": keep}
         return learn_in_memory(log, method, tune, seed, **asked, **settings)
     what = ("learn", log.digest, log.reader, method, tune, seed, holdout, level, settings)
     with passes_of(engine, progress, *what) as passes:

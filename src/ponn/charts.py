@@ -24,6 +24,7 @@ from ponn.drawing import (
     shortened,
     spread,
     text_width,
+    tick_texts,
     ticks,
     title,
 )
@@ -198,14 +199,20 @@ def padded(values: Sequence[float], share: float = 0.05) -> tuple[float, float]:
 def scale_below(low: float, high: float, across: Callable[[float], float], y: float, x_name: str) -> list[str]:
     """A line with numbers below it, and what they are."""
     parts = [line(across(low), y, across(high), y, stroke=QUIET)]
-    for at in ticks(low, high):
-        parts += [line(across(at), y, across(at), y + 4, stroke=QUIET), number_at(across(at), y + 17, at)]
+    for at, told in scale(low, high):
+        parts += [line(across(at), y, across(at), y + 4, stroke=QUIET), number_at(across(at), y + 17, told)]
     return [*parts, label((across(low) + across(high)) / 2, y + 35, shortened(x_name, 44), anchor="middle", fill=PALE)]
 
 
-def number_at(x: float, y: float, value: float) -> str:
+def scale(low: float, high: float, about: int = 4) -> list[tuple[float, str]]:
+    """Round numbers from low to high, and how they are written."""
+    at = ticks(low, high, about)
+    return list(zip(at, tick_texts(at), strict=True))
+
+
+def number_at(x: float, y: float, told: str) -> str:
     """A number of a scale, centred."""
-    return label(x, y, f"{value:.4g}", anchor="middle", fill=PALE)
+    return label(x, y, told, anchor="middle", fill=PALE)
 
 
 # Shares --------------------------------------------------------------------------------------------------
@@ -327,9 +334,9 @@ def calibration_chart(bins: Sequence[CalibrationBin], *, name: str, what: str) -
 
     (x_low, y_low), (x_high, y_high) = place(low, low), place(high, high)
     parts = [line(x_low, y_low, x_high, y_high, stroke=PALE, dashed=True)]
-    for at in ticks(low, high):
+    for at, told in scale(low, high):
         y = place(low, at)[1]
-        parts += [line(left, y, left + side, y), label(left - 6, y + 4, f"{at:.4g}", anchor="end", fill=PALE)]
+        parts += [line(left, y, left + side, y), label(left - 6, y + 4, told, anchor="end", fill=PALE)]
     for one in bins:
         x, y = place(one.predicted, one.observed)
         parts.append(line(x, place(0, one.low)[1], x, place(0, one.high)[1], stroke=ACCENT))
@@ -378,10 +385,10 @@ def axes(x: tuple[float, float], y: tuple[float, float], place: Place, x_name: s
     """Grid lines with numbers, and what the axes mean."""
     (left, foot), (right, top) = place(x[0], y[0]), place(x[1], y[1])
     parts = []
-    for value in ticks(*y, 5):
+    for value, told in scale(*y, 5):
         at = place(x[0], value)[1]
-        parts += [line(left, at, right, at), label(left - 6, at + 4, f"{value:.4g}", anchor="end", fill=PALE)]
-    parts += [number_at(place(value, y[0])[0], foot + 18, value) for value in ticks(*x, 5)]
+        parts += [line(left, at, right, at), label(left - 6, at + 4, told, anchor="end", fill=PALE)]
+    parts += [number_at(place(value, y[0])[0], foot + 18, told) for value, told in scale(*x, 5)]
     parts.append(label((left + right) / 2, foot + 40, x_name, anchor="middle"))
     return [*parts, label(12, (foot + top) / 2, y_name, anchor="middle", turn=-90)]
 

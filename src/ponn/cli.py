@@ -265,6 +265,7 @@ def learning_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--method", metavar="NAME", help="See `ponn compare --help` for their names; default ponn-b.")
 @click.option("--out", type=click.Path(), default="policy.ponn", show_default=True, help="Where the policy goes.")
 @click.option("--report", type=click.Path(), help="Where a report goes: one HTML file that opens offline.")
+@click.option("--by", multiple=True, metavar="COL", help="Value each subgroup of a column by itself; repeat.")
 @click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless the verdict is 'better'.")
 @click.option("--progress", type=click.Choice(["lines", "json"]), default="lines", hidden=True)
 @engine_options
@@ -274,6 +275,7 @@ def learn(
     method: str | None,
     out: str,
     report: str | None,
+    by: tuple[str, ...],
     require_improvement: bool,
     progress: str,
     engine: str | None,
@@ -305,8 +307,9 @@ def learn(
         kept.append(policy)
 
     with chosen_engine(engine, workers, address) as where, learning_progress(as_json=progress == "json") as tell:
-        rows = read_log(log, engine=where, progress=tell, **columns)
-        asked: dict[str, Any] = {"holdout": holdout, "level": level, "engine": where, "progress": tell, "keep": keep}
+        rows = read_log(log, engine=where, progress=tell, **columns, keep=by)
+        asked: dict[str, Any] = {"holdout": holdout, "level": level, "by": by, "engine": where, "progress": tell}
+        asked["keep"] = keep
         try:
             found = learn_with_holdout(rows, method, tune, seed, **asked, **settings)
         except PonnError as error:
@@ -315,7 +318,7 @@ def learn(
             raise PonnError(f"The policy was learned and is in {out}, but it could not be valued: {error}") from error
         found.policy.save(out)
         if report:
-            report_outcome(found, rows, report, level, tell)
+            report_outcome(found, rows, report, level, by, tell)
     print_passes(found.policy.provenance.get("passes", ()))
     if as_json:
         made = found.policy.provenance
@@ -329,7 +332,9 @@ def learn(
         sys.exit(3)
 
 
-def report_outcome(found: "Outcome", log: "Log | ShardedLog", path: str, level: float, tell: "Progress") -> None:
+def report_outcome(
+    found: "Outcome", log: "Log | ShardedLog", path: str, level: float, by: tuple[str, ...], tell: "Progress"
+) -> None:
     """The report on what was just learned, from the rows kept aside and what they were corrected with."""
     from ponn.log import Log
     from ponn.report import write_report
@@ -339,7 +344,16 @@ def report_outcome(found: "Outcome", log: "Log | ShardedLog", path: str, level: 
             "The policy was learned and saved, but a report needs its log in memory: write it with `ponn report` from "
             "a part of the log that fits."
         )
-    write_report(found.policy, log, path, rows=found.kept, corrections=found.corrections, level=level, progress=tell)
+    write_report(
+        found.policy,
+        log,
+        path,
+        rows=found.kept,
+        corrections=found.corrections,
+        level=level,
+        by=by,
+        progress=tell,
+    )
 
 
 @contextmanager
@@ -393,9 +407,10 @@ def print_outcome(found: "Outcome") -> None:
     names = {"policy": "this policy", "logging": "current practice", "best_fixed": f"always {found.best_fixed}"}
     names["supported_only"] = SUPPORTED_ONLY
     out.print(value_table({names[name]: one for name, one in found.value.items()}))
+    if found.worth.subgroups is not None:
+        out.print(subgroup_table(found.worth.subgroups))
     out.print(Text(str(found.verdict), style="bold"))
-    if found.worth is not None:
-        print_doubts(found.worth)
+    print_doubts(found.worth)
 
 
 SUPPORTED_ONLY = "this policy, supported actions only"
@@ -545,7 +560,7 @@ def evaluate(
       ponn evaluate clinic.ponn visits.csv --by age --by ward --gamma 1.5
     """
     from ponn.anysize import read_same_log, worth
-    from ponn.evaluation import Sampled
+    from ponn.evaluation import Sampled, seed_of
     from ponn.policy import load
 
     loaded = load(policy)
@@ -561,6 +576,7 @@ def evaluate(
             by=by,
             gamma=gamma,
             allow_low_overlap=allow_low_overlap,
+            seed=seed_of(loaded),
         )
     if as_json:
         click.echo(json.dumps(found.as_json()))
@@ -610,12 +626,14 @@ def value_and_ends(one: "Estimate") -> str:
 @click.argument("log", type=click.Path())
 @click.option("--out", type=click.Path(), default="report.html", show_default=True, help="Where the report goes.")
 @click.option("--level", type=float, default=0.95, show_default=True, help="Confidence of intervals and verdict.")
-def report_on(policy: str, log: str, out: str, level: float) -> None:
+@click.option("--by", multiple=True, metavar="COL", help="Show who gains by the levels of a column; repeat.")
+def report_on(policy: str, log: str, out: str, level: float, by: tuple[str, ...]) -> None:
     """Write a report on POLICY, valued on rows of LOG that it did not learn from: one HTML file that opens offline.
 
     \b
-    Example:
+    Examples:
       ponn report clinic.ponn visits.csv --out report.html
+      ponn report clinic.ponn visits.csv --by age --by ward
     """
     from ponn.holdout import read_same_log
     from ponn.policy import load
@@ -623,7 +641,7 @@ def report_on(policy: str, log: str, out: str, level: float) -> None:
 
     loaded = load(policy)
     with learning_progress() as tell:
-        write_report(loaded, read_same_log(loaded, log), out, level=level, progress=tell)
+        write_report(loaded, read_same_log(loaded, log, also=by), out, level=level, by=by, progress=tell)
     click.echo(f"Written to {out}.", err=True)
 
 
@@ -791,8 +809,7 @@ def print_policy(policy: "Policy") -> None:
         )
     )
     if policy.eligibility is not None:
-        by_column = [f"Available actions by column {policy.eligibility.column!r}"] if policy.eligibility.column else []
-        for told in (*by_column, *(f"Never {rule}" for rule in policy.eligibility.rules)):
+        for told in policy.eligibility.sentences:
             out.print(Text(f"  {told}"))
     for note in made["notes"]:
         out.print(Text(f"  {note}"))

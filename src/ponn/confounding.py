@@ -10,6 +10,7 @@ doubt of Gamma only adds to it. The largest value likewise. Errors of both come 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,16 +101,25 @@ def hidden_confounding(
 
 def doubted(one: Scored, gamma: float, asked: Asked) -> HiddenConfounding:
     """`hidden_confounding` of a policy on its rows."""
+    return doubted_at(one, (gamma,), asked)[0]
+
+
+def doubted_at(one: Scored, gammas: Sequence[float], asked: Asked) -> tuple[HiddenConfounding, ...]:
+    """`hidden_confounding` at several strengths; what overturns "better" is found once."""
     log, found = one.log, one.valuation(asked)
     hidden = confounded(one.h, log.A, log.R, one.fitted.p, weight=log.weight)
     gain = found - logged_value(log.R, log.weight)
-    return HiddenConfounding(
-        gamma=gamma,
-        value=bounds(one, found, hidden, gamma, asked.level, in_units_of=log.reward_range),
-        difference=bounds(one, gain, hidden, gamma, both_sides(asked.level), in_units_of=scale_only(log)),
-        breaking_gamma=breaking_gamma(one, gain, hidden, both_sides(asked.level)),
-        level=asked.level,
-        warnings=one.doubts,
+    breaking = breaking_gamma(one, gain, hidden, both_sides(asked.level))
+    return tuple(
+        HiddenConfounding(
+            gamma=gamma,
+            value=bounds(one, found, hidden, gamma, asked.level, in_units_of=log.reward_range),
+            difference=bounds(one, gain, hidden, gamma, both_sides(asked.level), in_units_of=scale_only(log)),
+            breaking_gamma=breaking,
+            level=asked.level,
+            warnings=one.doubts,
+        )
+        for gamma in gammas
     )
 
 

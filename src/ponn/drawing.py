@@ -120,6 +120,13 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
+def tick_texts(at: Sequence[float]) -> list[str]:
+    """The numbers of a scale, with so many digits that they differ: 10001 and 10002, not 1e+04 twice."""
+    step, largest = (at[1] - at[0], max(map(abs, at))) if len(at) > 1 else (1.0, 1.0)
+    digits = math.ceil(math.log10(largest / step)) + 2
+    return [f"{one:.{max(digits, 6)}g}" for one in at]
+
+
 def spread(places: Sequence[float], gap: float) -> list[float]:
     """Heights moved apart as little as needed, so that labels do not cover each other; their order is kept."""
     order = np.argsort(places, kind="stable")

@@ -179,6 +179,12 @@ class Eligibility:
         found = {one.column for rule in self.parsed for one in rule.conditions if one.type is str}
         return found | ({self.column} if self.column else set())
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Column and rules for people."""
+        by_column = (f"Available actions by column {self.column!r}",) if self.column else ()
+        return (*by_column, *(f"Never {rule}" for rule in self.rules))
+
     def as_json(self) -> dict[str, Any]:
         """What a policy file keeps."""
         return {"column": self.column, "rules": list(self.rules), "drop": self.drop}

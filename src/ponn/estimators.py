@@ -25,9 +25,10 @@ m = inf is ips; tau = inf and lambda = inf are dr, tau = 0 and lambda = 0 are dm
 reward model for actions with w > tau and dr for the others; the reward model's parts add up to dm.
 
 psi takes p and Q as given. For p known, or Q fitted on other rows (dr, sndr), that is right to first order; for p
-estimated by maximum likelihood it makes ips and snips intervals too wide, not too narrow; for dm it leaves out the
-error of the reward model, so its interval is too narrow. The weights of the log are part of the estimate: a value is
-a ratio of two sums, and psi is that of the ratio.
+estimated by maximum likelihood it makes ips and snips intervals too wide, not too narrow. dm has the psi of dr: the
+spread of its own terms leaves out the error of the reward model, and an interval made of it held the truth in 34 % of
+simulated logs instead of 95 %. The weights of the log are part of the estimate: a value is a ratio of two sums, and psi
+is that of the ratio.
 
 truncated-ips, switch-dr and dros reduce w to some w_hat <= w: they trade variance for a bias, which is bounded, and
 their parameter can be chosen by the rows: see `largest_bias` and `tuned`.
@@ -142,9 +143,9 @@ def logged_value(R: np.ndarray, weight: np.ndarray | None = None) -> Valuation:
 
 
 def direct_method(t: Terms) -> Valuation:
-    """DM: M(dm). As good as the reward model, and blind to its errors."""
+    """DM: M(dm). As good as the reward model; psi is that of dr, as the model's own spread leaves out its error."""
     dm, _ = t.predictions()
-    return mean_of(dm, t.weight)
+    return replace(doubly_robust(t), value=float(np.mean(t.weight * dm)))
 
 
 def ips(t: Terms) -> Valuation:

@@ -41,7 +41,7 @@ from ponn.intervals import (
 from ponn.log import Log
 from ponn.models import greedy
 from ponn.policy import Policy
-from ponn.propensity import Propensities, fold_numbers, propensities, stops_told
+from ponn.propensity import Propensities, check_rows, fold_numbers, propensities, stops_told
 from ponn.reward import cross_fitted_rewards
 from ponn.settings import Settings
 
@@ -98,6 +98,7 @@ class Nuisances:
 
 def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS, seed: int = 0) -> Nuisances:
     """Propensities (known ones as they are) and reward predictions, each row's from the other folds."""
+    check_rows(log, folds)
     settings = settings or Settings()
     encoding = Encoding.fit(log, settings)
     found = propensities(log, encoding, settings, folds=folds, seed=seed)
@@ -233,6 +234,11 @@ def check_options(log: Log, estimator: str, level: float, interval: str) -> None
         raise PonnError(f"There is no interval {interval!r}; expected one of {', '.join(INTERVALS)}.")
     if interval in FOR_EVERY_N and estimator not in ("ips", "truncated-ips"):
         raise PonnError(f"The interval {interval!r} belongs to ips; ask for estimator='ips', not {estimator!r}.")
+    if interval == "bootstrap" and estimator == "dm":
+        raise PonnError(
+            "The bootstrap refits the propensities but not the reward model, so it would leave out the error that "
+            "matters to dm; ask for interval='normal', or for another estimator, e.g. 'dr'."
+        )
     if interval == "sequence" and (log.weight is not None or log.columns.group is not None):
         raise PonnError("The interval 'sequence' knows neither row weights nor groups; ask for 'bernstein'.")
 
@@ -249,6 +255,11 @@ def source_of(policy: Valued) -> Mapping[str, Any]:
     """Where a policy was learned from; nothing for those that were not learned."""
     learned = policy.policy if isinstance(policy, Sampled | SupportedOnly) else policy
     return learned.provenance.get("source", {}) if isinstance(learned, Policy) else {}
+
+
+def seed_of(policy: Valued) -> int:
+    """The seed that a policy was learned and valued with; to use it again gives the same folds and numbers."""
+    return int(source_of(policy).get("seed", 0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,71 +5,59 @@ its reason; a log that tells too little gives findings that say so, not an error
 """
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
-from ponn import intervals
 from ponn.charts import CalibrationBin, WeightBin, weight_bins
+from ponn.confounding import HiddenConfounding, doubted_at
 from ponn.encode import Encoding
 from ponn.errors import PonnError
-from ponn.estimators import ESTIMATORS, mean_one, terms
+from ponn.estimators import ESTIMATORS, mean_one
 from ponn.evaluation import (
-    FOLDS,
-    CurrentPractice,
+    Asked,
     FixedAction,
     Nuisances,
-    SupportedOnly,
-    Valued,
-    against_practice,
+    Scored,
     nuisances,
     probabilities_on,
-    source_of,
+    scored,
+    seed_of,
     unseen_rows,
+    value_of,
     value_on,
 )
-from ponn.intervals import Estimate, Verdict
+from ponn.intervals import Estimate
+from ponn.intervals import Overlap as Reach
 from ponn.log import Log
 from ponn.policy import Policy
 from ponn.profile import profile
-from ponn.propensity import Overlap, fold_numbers, overlap
-from ponn.readiness import ActionCount, FeatureLine, action_counts, describe
-from ponn.sensitivity import Confounded, confounded
+from ponn.propensity import Overlap, TooFewRows, overlap
+from ponn.readiness import ActionCount, EligibleCount, FeatureLine, action_counts, count_eligible, describe
+from ponn.subgroups import levels_of_columns
 from ponn.surrogate import Surrogate, imitate
+from ponn.worth import GAMMA, Worth, unsupported_rows, worth
 
-GAMMAS = (1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)  # up to and just beyond the one that breaks the conclusion
+GAMMAS = (1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
 SHOWN_GAMMA = 2.0  # shown at least up to here
 CALIBRATION_BINS, CALIBRATION_ROWS = 10, 20  # at most so many bins, of at least so many rows
 Say = Callable[[str], Any]
 
 
-@dataclass(frozen=True)
-class Sensitivity:
-    """Bounds on the policy's value, in the user's unit, if hidden reasons changed odds by a factor of up to gamma."""
-
-    gammas: tuple[float, ...]
-    least: tuple[float, ...]  # in number, not in goodness
-    largest: tuple[float, ...]
-    breaking: float  # from here on "better than current practice" does not follow; 1: it never did; inf: it always does
-
-
 @dataclass(frozen=True, eq=False)
-class Worth:
-    """What the policy is worth on rows it never saw, and how far that can be trusted."""
+class Reported(Worth):
+    """What `ponn learn` and `ponn evaluate` say of a policy's worth, and what the report alone says beside it."""
 
-    policy: Estimate
-    practice: Estimate
+    sensitivity: HiddenConfounding
     fixed_action: Any  # the best single action, chosen on training rows
     fixed: Estimate | None
-    safer: Estimate | None  # the policy restricted to supported actions
-    verdict: Verdict
     estimators: Mapping[str, Estimate | str]  # by every estimator; a text says why there is none
     weights: tuple[WeightBin, ...]
-    reach: intervals.Overlap  # of the weights
-    sensitivity: Sensitivity
+    reach: Reach  # of the weights
+    doubted: tuple[HiddenConfounding, ...]  # at a few gammas, ascending
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,14 +92,16 @@ class Findings:
     rows: int
     kept_aside: bool  # the rows are those of the log that learning kept aside
     reward: str
+    by: tuple[str, ...]  # columns whose subgroups were asked for
     actions: tuple[ActionCount, ...]  # of the whole log
+    eligible: tuple[EligibleCount, ...]  # of the whole log; empty where every action always is
     features: tuple[FeatureLine, ...]
     notes: tuple[str, ...]
     shares: Mapping[Any, tuple[float, float]]  # action → share of the rows recommended it, and that got it
     relevance: RelevanceGrid | None  # None where the method has no Step B
     support: Support | None
     overlap: Overlap | None
-    worth: Worth | None
+    worth: Reported | None
     why_no_worth: str
     surrogate: Surrogate | None
     why_no_surrogate: str
@@ -126,22 +116,28 @@ def findings(
     rows: Log | None = None,
     corrections: Nuisances | None = None,
     level: float = 0.95,
+    by: str | Sequence[str] = (),
     seed: int | None = None,
     progress: Say | None = None,
 ) -> Findings:
     """Look at a policy with the help of a log.
 
+    by: columns whose subgroups are valued by themselves, see `value_by_group`.
     rows, corrections: the rows to value it on and what they are corrected with, where they are at hand already; by
     default the rows of the log that it did not learn from, and what is fitted on them. seed: that of learning.
     """
     say = progress or (lambda message: None)
-    seed = int(source_of(policy).get("seed", 0)) if seed is None else seed
+    seed = seed_of(policy) if seed is None else seed
+    by = (by,) if isinstance(by, str) else tuple(by)
+    levels_of_columns(log, by)  # before the costly part, as it may find mistakes
     kept = with_actions_of(policy, unseen_rows(policy, log) if rows is None else rows)
-    worth, seen, why = None, None, too_few_rows(kept)
-    if not why:
+    value, seen, why = None, None, ""
+    try:
         fitted = corrections or fitted_corrections(kept, seed, say)
-        worth = worth_of(policy, kept, fitted, level, say)
+        value = worth_of(policy, kept, fitted, Asked(level=level, seed=seed), by, say)
         seen = None if fitted.step_a is None else overlap(kept, Encoding.fit(kept, fitted.settings), fitted.step_a)
+    except TooFewRows as error:
+        why = error.why
     say("Report: what the policy does")
     surrogate, why_no_surrogate = summary_of(policy, kept, seed)
     return Findings(
@@ -153,7 +149,9 @@ def findings(
         rows=len(kept),
         kept_aside=len(kept) < len(log),
         reward=log.columns.reward,
+        by=by,
         actions=action_counts(log.actions, log.A, log.outcome),
+        eligible=count_eligible(log),
         features=tuple(
             describe(one, profile(one.name, log.table.column(one.name))) for one in policy.encoding.features
         ),
@@ -162,7 +160,7 @@ def findings(
         relevance=relevance_grid(policy),
         support=support_of(policy, kept),
         overlap=seen,
-        worth=worth,
+        worth=value,
         why_no_worth=why,
         surrogate=surrogate,
         why_no_surrogate=why_no_surrogate,
@@ -178,47 +176,41 @@ def fitted_corrections(rows: Log, seed: int, say: Say) -> Nuisances:
 
 
 def with_actions_of(policy: Policy, log: Log) -> Log:
-    """The log with the policy's actions first, those it never has included; then what it has beyond them."""
-    actions = (*policy.actions, *(action for action in log.actions if action not in policy.actions))
-    place = np.array([actions.index(action) for action in log.actions])
-    return replace(log, actions=actions, A=place[log.A])
-
-
-def too_few_rows(log: Log) -> str:
-    """Why the rows cannot be corrected for how actions were chosen; empty where they can."""
-    if len(log) < FOLDS:
-        return f"there are only {len(log)} rows, and at least {FOLDS} are needed"
-    fold = fold_numbers(log, FOLDS, 0)
-    if min(len(np.unique(log.A[fold != number])) for number in range(FOLDS)) < 2:
-        return f"in these {len(log)} rows hardly more than one action was taken"
-    return ""
+    """The log with the actions that only the policy has behind its own: they have no rows, and can be wanted."""
+    new = [action for action in policy.actions if action not in log.actions]
+    can, by_policy = log.eligible, policy.eligible_in(log)
+    if can is not None and by_policy is not None:
+        can = np.hstack([can, by_policy[:, [policy.actions.index(action) for action in new]]])
+    return replace(log, actions=(*log.actions, *new), eligible=can)
 
 
 # Worth -----------------------------------------------------------------------------------------------------
 
 
-def worth_of(policy: Policy, rows: Log, fitted: Nuisances, level: float, say: Say) -> Worth:
-    """Values, verdict, weights and sensitivity on rows that the policy never saw."""
-
-    def value(one: Valued) -> Estimate:
-        return value_on(one, rows, fitted, "dr", level)
-
+def worth_of(policy: Policy, rows: Log, fitted: Nuisances, asked: Asked, by: tuple[str, ...], say: Say) -> Reported:
+    """Values, verdict, weights, sensitivity and subgroups on rows that the policy never saw."""
     say("Report: values by every estimator")
-    h, fixed = probabilities_on(policy, rows), best_fixed(policy, rows)
-    w = terms(h, rows.A, rows.R, fitted.p, None, rows.weight)
-    doubt = confounded(h, rows.A, rows.R, fitted.p, weight=rows.weight)
-    return Worth(
-        policy=value(policy),
-        practice=value(CurrentPractice()),
-        fixed_action=fixed,
-        fixed=None if fixed is None else value(FixedAction(fixed)),
-        safer=value(SupportedOnly(policy)) if "logging" in policy.companions else None,
-        verdict=against_practice(policy, rows, fitted, "dr", level),
-        estimators={name: estimated_by(name, policy, rows, fitted, level) for name in ESTIMATORS},
-        weights=weight_bins(w.w * w.weight),
-        reach=intervals.overlap(w.w * w.weight),
-        sensitivity=sensitivity_of(doubt, rows),
+    found = worth(
+        policy,
+        rows,
+        level=asked.level,
+        by=by,
+        gamma=GAMMA,
+        allow_low_overlap=True,
+        corrections=fitted,
+        seed=asked.seed,
     )
+    assert found.sensitivity is not None  # gamma was given
+    one, fixed = scored(policy, rows, fitted), best_fixed(policy, rows)
+    beside = {
+        "fixed_action": fixed,
+        "fixed": None if fixed is None else value_on(FixedAction(fixed), rows, fitted, "dr", asked.level),
+        "estimators": {name: estimated_by(name, one, asked) for name in ESTIMATORS},
+        "weights": weight_bins(one.t.w * one.t.weight),
+        "reach": one.overlap,
+        "doubted": doubted_at(one, shown_gammas(found.sensitivity.breaking_gamma), asked),
+    }
+    return Reported(**vars(found), **beside)
 
 
 def best_fixed(policy: Policy, rows: Log) -> Any:
@@ -230,21 +222,18 @@ def best_fixed(policy: Policy, rows: Log) -> Any:
     return None if promised is None else policy.actions[int(promised.mean(axis=0).argmax())]
 
 
-def estimated_by(name: str, policy: Policy, rows: Log, fitted: Nuisances, level: float) -> Estimate | str:
+def estimated_by(name: str, one: Scored, asked: Asked) -> Estimate | str:
     """The value by one estimator, or why it has none."""
     try:
-        return value_on(policy, rows, fitted, name, level)
+        return value_of(one, asked._replace(estimator=name))
     except PonnError as error:
         return str(error)
 
 
-def sensitivity_of(doubt: Confounded, rows: Log) -> Sensitivity:
-    """The bounds at a few gammas, in the log's unit."""
-    breaking = doubt.breaking_gamma()
+def shown_gammas(breaking: float) -> tuple[float, ...]:
+    """Strengths up to and just beyond the one that breaks the conclusion."""
     last = next((place for place, gamma in enumerate(GAMMAS) if gamma >= max(breaking, SHOWN_GAMMA)), len(GAMMAS))
-    gammas = GAMMAS[: last + 1]
-    ends = [sorted(float(rows.in_units(end)) for end in doubt.bounds(gamma)) for gamma in gammas]
-    return Sensitivity(gammas, tuple(low for low, _ in ends), tuple(high for _, high in ends), breaking)
+    return GAMMAS[: last + 1]
 
 
 # What it does ------------------------------------------------------------------------------------------------
@@ -268,12 +257,10 @@ def summary_of(policy: Policy, rows: Log, seed: int) -> tuple[Surrogate | None, 
 
 def support_of(policy: Policy, rows: Log) -> Support | None:
     """Where the log supports what; None where the policy carries no picture of current practice."""
-    X = policy.encoding.design(rows)
-    supported = policy.support(X)  # [n, k]
-    if supported is None:
+    supported, unsupported = policy.support(*policy.design(rows)), unsupported_rows(policy, rows)
+    if supported is None or unsupported is None:
         return None
-    first = policy.model.probabilities(X).argmax(axis=1)
-    return Support(supported.mean(axis=0), float(supported[np.arange(len(X)), first].mean()))
+    return Support(supported.mean(axis=0), 1 - unsupported / len(rows))
 
 
 def relevance_grid(policy: Policy) -> RelevanceGrid | None:
@@ -292,9 +279,10 @@ def relevance_grid(policy: Policy) -> RelevanceGrid | None:
 
 def calibration_of(policy: Policy, rows: Log) -> Iterator[CalibrationBin]:
     """What the policy expects of the actions that were taken, against what came, in bins of equally many rows."""
-    known = rows.A < len(policy.actions)  # the policy's actions come first
-    rows = rows.take(np.flatnonzero(known))
-    promised = policy.expected_reward(policy.encoding.design(rows), rows.A)
+    known = [action in policy.actions for action in rows.actions]
+    rows = rows.take(np.flatnonzero(np.array(known)[rows.A]))
+    A = policy.numbers_of([rows.actions[a] for a in rows.A], len(rows))
+    promised = policy.expected_reward(policy.encoding.design(rows), A)
     if not isinstance(promised, np.ndarray) or not len(rows):
         return
     bins = min(CALIBRATION_BINS, max(len(rows) // CALIBRATION_ROWS, 1))

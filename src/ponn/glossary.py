@@ -31,5 +31,6 @@ ABOUT_ESTIMATORS = {
     "truncated-ips": "ips with large weights cut",
     "switch-dr": "dr, but rows with a large weight are left to the reward model",
     "dros": "dr with shrunk weights",
-    "dm": "the reward model alone; its interval leaves out that the model may be wrong",
+    "dm": "the reward model alone; its interval has the width of dr's: the model's own spread leaves out the model's "
+    "error",
 }

@@ -24,11 +24,11 @@ from ponn.evaluation import (
 from ponn.intervals import Estimate, Verdict, estimate_json
 from ponn.learners import Progress, silent
 from ponn.learning import VALID_SHARE, learn
-from ponn.log import Log, find_column, read_log
+from ponn.log import Log, read_log
 from ponn.policy import Policy
 from ponn.propensity import propensities
 from ponn.settings import method_named
-from ponn.table import read_table
+from ponn.subgroups import levels_of_columns
 from ponn.worth import Worth, worth
 
 BEST_FIXED = "best_fixed"
@@ -55,7 +55,8 @@ class Outcome:
         value = {name: estimate_json(one) for name, one in self.value.items()}
         value[BEST_FIXED]["action"] = self.best_fixed
         told = {"value": value, "verdict": self.verdict.kind, "rows_needed": self.verdict.rows_needed}
-        return told | ({} if self.worth is None else self.worth.doubts_json())
+        subgroups = self.worth.subgroups
+        return told | self.worth.doubts_json() | ({} if subgroups is None else {"subgroups": subgroups.as_json()})
 
 
 def learn_with_holdout(
@@ -66,15 +67,18 @@ def learn_with_holdout(
     *,
     holdout: float = 0.3,
     level: float = 0.95,
+    by: Sequence[str] = (),
     progress: Progress | None = None,
     keep: Callable[[Policy], None] | None = None,
     **settings: Any,
 ) -> Outcome:
     """Learn from a part of the log and value the policy on the rest, which nothing was chosen by.
 
+    by: columns whose subgroups are valued too, see `value_by_group`.
     keep: is given the policy as soon as it is learned, before it is valued, so that nothing can lose it.
     """
     say = progress or silent
+    levels_of_columns(log, by)  # a wrong name is told now, not after hours of learning
     first, rest = log.split_rows(1 - holdout, seed)
     train, kept = log.take(first), log.take(rest)
     policy = learn(train, method, tune, seed, progress=progress, **settings)
@@ -83,14 +87,14 @@ def learn_with_holdout(
     if keep is not None:
         keep(policy)
     say("Valuing the policy on rows it never saw")
-    outcome = valued(policy, best_fixed_action(train), kept, level, seed)
+    outcome = valued(policy, best_fixed_action(train), kept, level, seed, by)
     return replace(outcome, policy=replace(policy, evaluation=outcome.as_json()))
 
 
-def valued(policy: Policy, best_fixed: Any, kept: Log, level: float, seed: int) -> Outcome:
+def valued(policy: Policy, best_fixed: Any, kept: Log, level: float, seed: int, by: Sequence[str] = ()) -> Outcome:
     """The policy beside current practice and the best single action on rows that nothing was chosen by."""
     fitted = nuisances(kept, seed=seed)
-    found = worth(policy, kept, level=level, allow_low_overlap=True, corrections=fitted, seed=seed)
+    found = worth(policy, kept, level=level, by=by, allow_low_overlap=True, corrections=fitted, seed=seed)
     value = {"policy": found.policy, "logging": found.logging}
     value[BEST_FIXED] = value_on(FixedAction(best_fixed), kept, fitted, "dr", level)
     if found.supported_only is not None:
@@ -114,31 +118,23 @@ def fixed_value(action: Any, log: Log, p: np.ndarray) -> float:
 def read_same_log(policy: Policy, path: Any, also: Sequence[str] = ()) -> Log:
     """A log read with the columns, rules, reward's range and direction that the policy was learned with.
 
-    also: columns that the policy does not look at, kept to make subgroups by.
+    Rows without outcome, or whose action was not eligible, are left out where they were then; the log's notes count
+    them. also: columns that the policy does not look at, kept to make subgroups by.
     """
-    log = read_log(path, **same_columns(policy))
-    more = [name for name in dict.fromkeys(also) if name not in log.table.column_names]
-    return with_columns(log, path, more) if more else log
+    return read_log(path, **same_columns(policy), keep=also)
 
 
 def same_columns(policy: Policy) -> dict[str, Any]:
     """The keywords of `read_log` with which the policy's log was read."""
-    columns, reward = policy.provenance["columns"], policy.provenance["reward"]
+    made = policy.provenance
+    columns, reward = made["columns"], made["reward"]
     return {role: columns[role] for role in ("action", "reward", "propensity", "group", "time", "weight")} | {
         "features": columns["features"],
         "minimize": reward["minimize"],
         "reward_range": tuple(reward["range"]),
+        "drop_missing": made.get("drop_missing", False),
         "eligible": policy.eligibility and replace(policy.eligibility, labels=policy.actions),
     }
-
-
-def with_columns(log: Log, path: Any, names: Sequence[str]) -> Log:
-    """The log with further columns of its file, which are no features."""
-    source = read_table(path)
-    for name in names:
-        find_column(source, "subgroups", name)
-        log = replace(log, table=log.table.append_column(name, source.table.column(name)))
-    return log
 
 
 # Several methods -----------------------------------------------------------------------------------------

@@ -141,6 +141,7 @@ def assemble(
         "rows": {"train": len(prepared.train), "valid": len(prepared.valid)},
         "reward": {"range": list(prepared.train.reward_range), "minimize": prepared.train.minimize},
         "columns": asdict(prepared.train.columns),
+        "drop_missing": prepared.train.drop_missing,
         "propensities": {"model": prepared.step_a.model, "known": float(prepared.step_a.known.mean())},
         "seed": chosen.seed,
         "candidates": tried,

@@ -65,6 +65,7 @@ class Log:
     notes: tuple[str, ...]  # everything reading changed or found odd, counted
     eligible: np.ndarray | None = None
     eligibility: Eligibility | None = None  # where `eligible` comes from
+    drop_missing: bool = False  # were rows without action or reward left out?
 
     def __len__(self) -> int:
         return len(self.A)
@@ -225,6 +226,7 @@ def read_log(
     eligible: str | Eligibility | None = None,
     rules: Sequence[str] = (),
     drop_ineligible: bool = False,
+    keep: Iterable[str] = (),
 ) -> Log:
     """Read a table of past decisions and validate it.
 
@@ -239,6 +241,7 @@ def read_log(
     eligible: a column that names the actions available in each row, as lists or as text "AC|CAF"; empty: all. Or the
     `eligibility` of a policy. rules: where an action is not available, e.g. "CAF if age >= 70" (see eligibility.py).
     drop_ineligible: leave out rows whose logged action was not eligible (counted) instead of refusing the log.
+    keep: columns that stay in `table` even where they are no features, e.g. to make subgroups by.
     """
     draft = draft_log(
         source,
@@ -256,6 +259,7 @@ def read_log(
         eligible=eligible,
         rules=rules,
         drop_ineligible=drop_ineligible,
+        keep=keep,
     )
     if draft.log is None:
         raise draft.problems[0]
@@ -293,10 +297,11 @@ def draft_log(
     eligible: str | Eligibility | None,
     rules: Sequence[str],
     drop_ineligible: bool,
+    keep: Iterable[str],
 ) -> Draft:
     """Validate every part of a table; wrong names are raised at once, wrong contents are collected."""
     named = None if features is None else as_names(features, "features")
-    ignore = as_names(ignore, "ignore")
+    ignore, keep = as_names(ignore, "ignore"), as_names(keep, "keep")
     if named == ():
         raise PonnError("features is an empty list: name at least one column, or leave it out to use all others.")
     available = described(eligible, rules, drop_ineligible)
@@ -305,6 +310,8 @@ def draft_log(
     found = read_table(source)
     check_columns(found, columns, ignore)
     check_rule_columns(found, columns, available)
+    for name in keep:
+        find_column(found, "a column to keep", name)
     notes = list(found.notes)
     rows = without_missing(found.table, columns, notes) if drop_missing else Rows(found.table)
     if available is not None and available.drop:
@@ -331,9 +338,9 @@ def draft_log(
     if not collect.problems and A is not None and R is not None:
         columns = replace(columns, features=tuple(name for name in offered if name not in set_aside))
         looked_at = () if available is None else available.rule_columns
-        table = table.select(list(dict.fromkeys([*columns.features, *columns.roles().values(), *looked_at])))
-        told = tuple(notes)
-        log = Log(table, columns, actions, A, R, p0, weights, span, minimize, set_aside, told, can, available)
+        table = table.select(list(dict.fromkeys([*columns.features, *columns.roles().values(), *looked_at, *keep])))
+        told = (tuple(notes), can, available, drop_missing)
+        log = Log(table, columns, actions, A, R, p0, weights, span, minimize, set_aside, *told)
     return Draft(table.num_rows, profiles, actions, A, outcome, tuple(notes), tuple(collect.problems), log)
 
 

@@ -78,7 +78,10 @@ def propensities(
     X = with_eligibility(encoding.design(log).astype(float), log)  # single precision stops the solver at 1e-5
     size = len(log.actions) * X.shape[1]
     chosen: list[str] = []
-    if classifier is None and settings.propensity == "logistic" and settings.propensity_penalty is None:
+    choosing = classifier is None and settings.propensity == "logistic" and settings.propensity_penalty is None
+    for count in (folds, PENALTY_FOLDS) if choosing else (folds,):
+        check_folds(log, count, seed)
+    if choosing:
         penalty = likeliest_penalty(X, log, settings, size, seed)
         settings = replace(settings, propensity_penalty=penalty)
         chosen = [f"The penalty {penalty:g} of the propensity model was chosen by cross-validation."]
@@ -198,6 +201,33 @@ def stops_told(what: str, converged: list[bool]) -> tuple[str, ...]:
     """A note on the fits of a model that stopped before they converged; none where all did."""
     stopped = len(converged) - sum(converged)
     return (f"The {what} stopped before it converged in {stopped} of {len(converged)} fits.",) if stopped else ()
+
+
+class TooFewRows(PonnError):  # noqa: N818  (what was found, not a mistake)
+    """Rows that cannot be corrected for how actions were chosen; `why` is the reason as a part of a sentence."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"These rows cannot be corrected for how their actions were chosen: {why}. Bring more rows, in which at "
+            "least two actions were taken again and again."
+        )
+        self.why = why
+
+
+def check_rows(log: Log, folds: int) -> None:
+    """Raise TooFewRows where there are fewer rows than folds."""
+    if len(log) < folds:
+        raise TooFewRows(f"there are only {len(log)} rows, and at least {folds} are needed")
+
+
+def check_folds(log: Log, folds: int, seed: int) -> None:
+    """Raise TooFewRows where a fold has no rows, or the rows beside it fewer than two actions."""
+    check_rows(log, folds)
+    for train, rows in fold_rows(log, folds, seed):
+        if not len(rows):
+            raise TooFewRows(f"their groups, which stay together, do not make {folds} parts")
+        if len(np.unique(log.A[train])) < 2:
+            raise TooFewRows(f"in these {len(log)} rows hardly more than one action was taken")
 
 
 def fold_rows(log: Log, folds: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -7,7 +7,7 @@ Every picture has the table of its numbers behind it, and every number that is n
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from ponn.charts import (
     MOST,
     MOST_LINES,
+    NAME,
     NARROW,
     balance_chart,
     bar_pairs,
@@ -31,10 +32,11 @@ from ponn.charts import (
     value_chart,
     weight_chart,
 )
+from ponn.confounding import HiddenConfounding, what_overturns
 from ponn.drawing import in_percent, safe, shortened
 from ponn.errors import PonnError, one_line
 from ponn.evaluation import Nuisances
-from ponn.findings import Findings, RelevanceGrid, Worth, findings
+from ponn.findings import Findings, RelevanceGrid, Reported, findings
 from ponn.glossary import ABOUT_ESTIMATORS, GLOSSARY
 from ponn.intervals import Estimate, percent
 from ponn.log import Log
@@ -42,11 +44,13 @@ from ponn.markup import Html, columns_of, each, figure, figures, folded, name, s
 from ponn.policy import Policy
 from ponn.propensity import SUPPORT_FLOOR, Overlap
 from ponn.settings import METHODS, Settings
+from ponn.subgroups import Subgroup
 from ponn.surrogate import Leaf, Question
 
 LINE_HEIGHT = 220  # pixels of a line chart
 NAMED = 12  # features of an action in its line, actions in a table that is open; more are folded or counted
 BALANCED = 0.1  # standard deviations: a usual mark for "alike"
+NOT_TRUSTED = Html("<span class='doubt'>not trusted</span>")
 
 
 def write_report(
@@ -57,10 +61,11 @@ def write_report(
     rows: Log | None = None,
     corrections: Nuisances | None = None,
     level: float = 0.95,
+    by: str | Sequence[str] = (),
     progress: Callable[[str], Any] | None = None,
 ) -> Findings:
     """Write the report on a policy as one HTML file; the arguments are those of `findings`, which it returns."""
-    found = findings(policy, log, rows=rows, corrections=corrections, level=level, progress=progress)
+    found = findings(policy, log, rows=rows, corrections=corrections, level=level, by=by, progress=progress)
     try:
         Path(path).write_text(report_page(found), encoding="utf-8")
     except OSError as error:
@@ -71,15 +76,20 @@ def write_report(
 def report_page(found: Findings) -> str:
     """The whole page."""
     heading = f"Report on a policy for {shortened(found.policy.provenance['columns']['action'])}"
-    links = each("li", (f"<a href='#{id}'>{safe(title)}</a>" for id, title, _ in SECTIONS))
+    links = each("li", (f"<a href='#{id}'>{safe(title)}</a>" for id, title, _ in sections_of(found)))
     top = f"<header><h1>{safe(heading)}</h1>{subtitle(found)}<nav aria-label='Sections'><ol>{links}</ol></nav></header>"
     sections = "\n".join(
         f"<section aria-labelledby='{id}'><h2 id='{id}'>{safe(title)}</h2>\n{make(found)}</section>"
-        for id, title, make in SECTIONS
+        for id, title, make in sections_of(found)
     )
     foot = "<footer>Made by ponn. This file is complete in itself: nothing is loaded from anywhere.</footer>"
     template = Template(files("ponn").joinpath("page/report.html").read_text(encoding="utf-8"))
     return template.substitute(title=safe(heading), body=f"{top}\n<main>\n{sections}\n</main>\n{foot}")
+
+
+def sections_of(found: Findings) -> list[tuple[str, str, Callable[[Findings], str]]]:
+    """The sections of this report: who gains is told where it was asked."""
+    return [one for one in SECTIONS if found.by or one[0] != "gains"]
 
 
 def subtitle(found: Findings) -> str:
@@ -108,14 +118,14 @@ def verdict_section(found: Findings) -> str:
     sentence = f"<p class='verdict {look}'>{verdict_sentence(found, worth)}</p>"
     values = values_by_policy(worth)
     outcome = f"mean {found.reward}"
-    picture = value_chart(values, name="Value of each policy", x_name=outcome, reference=worth.practice.value)
+    picture = value_chart(values, name="Value of each policy", x_name=outcome, reference=worth.logging.value)
     good = "Small" if small_is_good(found) else "Large"
     hint = f"{percent(found.level)} intervals. {good} is good. Ticks: current practice."
     shown = figure(picture, f"What each policy is worth: {outcome}", hint, VALUE_COLUMNS, value_rows(values))
     return sentence + columns_of(shown, f"<div>{difference_told(worth)}</div>")
 
 
-def verdict_sentence(found: Findings, worth: Worth) -> str:
+def verdict_sentence(found: Findings, worth: Reported) -> str:
     """The verdict, value and interval of the policy, current practice and the best fixed action."""
     outcome, fixed = f"the mean <b>{name(found.reward)}</b>", ""
     if worth.fixed is not None:
@@ -124,7 +134,7 @@ def verdict_sentence(found: Findings, worth: Worth) -> str:
     if not worth.policy.trusted:
         return (
             f"The log says too little to tell what this policy is worth: {safe('; '.join(worth.policy.warnings))}. "
-            f"The number it gives for {outcome} is {told(worth.policy)}, against {told(worth.practice)} under current "
+            f"The number it gives for {outcome} is {told(worth.policy)}, against {told(worth.logging)} under current "
             f"practice{fixed}."
         )
     sure = percent(worth.verdict.level)
@@ -135,11 +145,11 @@ def verdict_sentence(found: Findings, worth: Worth) -> str:
     }
     return (
         f"<strong>{kinds[worth.verdict.kind]}</strong> following this policy, {outcome} would have been "
-        f"{told(worth.policy)} instead of {told(worth.practice)}{fixed}."
+        f"{told(worth.policy)} instead of {told(worth.logging)}{fixed}."
     )
 
 
-def difference_told(worth: Worth) -> str:
+def difference_told(worth: Reported) -> str:
     """The paired difference, what would settle it, and the safer policy."""
     sentences = [
         f"The difference to current practice on the same rows is {told(worth.verdict.difference)}. The verdict goes "
@@ -147,18 +157,20 @@ def difference_told(worth: Worth) -> str:
     ]
     if worth.verdict.rows_needed:
         sentences.append(f"About {worth.verdict.rows_needed:,} rows like these would settle it.")
-    if worth.safer is not None:
-        sentences.append(f"Restricted to actions that the log supports, the policy is worth {told(worth.safer)}.")
+    if worth.supported_only is not None:
+        sentences.append(
+            f"Restricted to actions that the log supports, the policy is worth {told(worth.supported_only)}."
+        )
     return each("p", sentences)
 
 
-def values_by_policy(worth: Worth) -> dict[str, Estimate]:
+def values_by_policy(worth: Reported) -> dict[str, Estimate]:
     """The values that are shown together."""
-    values = {"this policy": worth.policy, "current practice": worth.practice}
+    values = {"this policy": worth.policy, "current practice": worth.logging}
     if worth.fixed is not None:
         values[f"always {shortened(worth.fixed_action)}"] = worth.fixed
-    if worth.safer is not None:
-        values["this policy, supported actions only"] = worth.safer
+    if worth.supported_only is not None:
+        values["this policy, supported actions only"] = worth.supported_only
     return values
 
 
@@ -175,14 +187,14 @@ def value_rows(values: Mapping[str, Estimate]) -> list[tuple[object, ...]]:
 
 def doubts(one: Estimate) -> Html:
     """Why a number is not to be trusted, or what else is to be known about it."""
-    mark = "" if one.trusted else "<span class='doubt'>not trusted</span> "
+    mark = "" if one.trusted else f"{NOT_TRUSTED} "
     return Html(mark + safe("; ".join(one.warnings)))
 
 
 def told(one: Estimate) -> Html:
     """A value with its interval; marked where it is not to be trusted."""
     value, ends = in_figures(one).removesuffix(")").split(" ", 1)
-    mark = "" if one.trusted else ", <span class='doubt'>not trusted</span>"
+    mark = "" if one.trusted else f", {NOT_TRUSTED}"
     level = percent(one.level).replace(" ", "&nbsp;")
     return Html(f"<b>{value}</b> {ends}, {level}{mark})")
 
@@ -204,8 +216,15 @@ def log_section(found: Findings) -> str:
         f"good. The policy learned from {rows['train']:,} rows and was stopped by {rows['valid']:,} others. "
         f"{safe(whose_rows(found))}</p>"
     )
+    eligible = {one.action: (in_percent(one.rows / found.log_rows),) for one in found.eligible}
     actions = [
-        (one.action, f"{one.rows:,}", in_percent(one.rows / found.log_rows), figures(one.mean_reward))
+        (
+            one.action,
+            f"{one.rows:,}",
+            in_percent(one.rows / found.log_rows),
+            figures(one.mean_reward),
+            *eligible.get(one.action, ()),
+        )
         for one in sorted(found.actions, key=lambda one: -one.rows)
     ]
     means = (
@@ -213,13 +232,21 @@ def log_section(found: Findings) -> str:
         "action was no accident.</p>"
     )
     features = [(one.name, one.kind, f"{one.missing:,}", shortened(one.values)) for one in found.features]
-    taken = table(("action", "#rows", "#share", f"#mean {found.reward}"), actions)
+    columns = ("action", "#rows", "#share", f"#mean {found.reward}", *(("#eligible in",) if eligible else ()))
+    taken = table(columns, actions)
     taken = taken if len(actions) <= NAMED else folded(f"{len(actions)} actions", taken)
     return (
-        f"{first}<h3>Actions taken</h3>{taken}{means}"
+        f"{first}<h3>Actions taken</h3>{taken}{means}{rules_told(found.policy)}"
         + folded(f"{len(features)} features", table(("feature", "kind", "#missing", "values"), features))
         + notes_told([*found.notes, *found.policy.provenance["notes"]])
     )
+
+
+def rules_told(policy: Policy) -> str:
+    """Where an action is not available: the policy keeps to it."""
+    if policy.eligibility is None:
+        return ""
+    return f"<h3>Where an action is not available</h3>{some(policy.eligibility.sentences)}"
 
 
 def notes_told(notes: Iterable[str]) -> str:
@@ -263,7 +290,7 @@ def gaps_told(seen: Overlap, rows: int) -> str:
     return some(lines) if lines else "<p>No such gap was found in a single feature.</p>"
 
 
-def weights_told(worth: Worth) -> str:
+def weights_told(worth: Reported) -> str:
     """How much of the log speaks for the policy."""
     reach = worth.reach
     hint = (
@@ -449,7 +476,7 @@ def estimators_section(found: Findings) -> str:
     known = {who: one for who, one in every.items() if isinstance(one, Estimate)}
     outcome = f"mean {found.reward}"
     picture = value_chart(
-        known, name="Value of the policy by estimator", x_name=outcome, reference=found.worth.practice.value
+        known, name="Value of the policy by estimator", x_name=outcome, reference=found.worth.logging.value
     )
     rows = value_rows(known) + [(who, "", "", "", "", one) for who, one in every.items() if isinstance(one, str)]
     hint = f"{percent(found.level)} intervals. Ticks: current practice."
@@ -465,37 +492,74 @@ def sensitivity_section(found: Findings) -> str:
     """How strong hidden reasons would have to be."""
     if found.worth is None:
         return no_values(found)
-    seen, practice = found.worth.sensitivity, found.worth.practice.value
+    seen, practice = found.worth.doubted, found.worth.logging.value
     intro = (
         "<p>Perhaps those who decided knew something that is not in the log. Gamma says how much that could have "
         "changed the odds of an action: at 1 nothing is hidden, at 2 the true odds may be twice or half of what the "
-        "features tell. The bounds are on the value itself; chance comes on top.</p>"
+        "features tell. The lines are bounds on the value. The table has them with sampling error too, and those of "
+        "the difference to current practice, which the verdict goes by.</p>"
     )
     doubt = "<p class='warning'><span class='doubt'>Not trusted</span>: the log says too little about this policy.</p>"
     lines = {
-        "largest": list(zip(seen.gammas, seen.largest, strict=True)),
-        "practice": [(gamma, practice) for gamma in (seen.gammas[0], seen.gammas[-1])],
-        "least": list(zip(seen.gammas, seen.least, strict=True)),
+        "largest": [(one.gamma, one.value.largest) for one in seen],
+        "practice": [(one.gamma, practice) for one in (seen[0], seen[-1])],
+        "least": [(one.gamma, one.value.least) for one in seen],
     }
     y_name = f"mean {shortened(found.reward, 24)}"
     picture = line_chart(
         lines, name="Bounds on the value", x_name="Gamma", y_name=y_name, width=NARROW, high=LINE_HEIGHT
     )
-    rows = [tuple(map(figures, one)) for one in zip(seen.gammas, seen.least, seen.largest, strict=True)]
-    caption = "This policy's value under hidden confounding"
-    shown = figure(picture, caption, breaking_told(found.worth), ("#Gamma", "#least", "#largest"), rows)
+    hint = what_overturns(found.worth.sensitivity.breaking_gamma)
+    shown = figure(
+        picture, "This policy's value under hidden confounding", hint, DOUBT_COLUMNS, list(map(doubt_row, seen))
+    )
     return intro + ("" if found.worth.policy.trusted else doubt) + columns_of(shown)
 
 
-def breaking_told(worth: Worth) -> str:
-    """From which Gamma on the conclusion does not follow."""
-    gamma = worth.sensitivity.breaking
-    if gamma == 1:
-        return "Even if nothing is hidden, these rows do not show the policy ahead of current practice."
-    start = "" if worth.verdict.kind == "better" else "The verdict is not 'better'; chance aside: "
-    if math.isinf(gamma):
-        return f"{start}The policy stays ahead of current practice however strong hidden reasons are."
-    return f"{start}The policy stays ahead of current practice up to Gamma = {gamma:.2f}."
+DOUBT_COLUMNS = ("#Gamma", "#least", "#largest", "#low", "#high", "#difference: low", "#difference: high", "")
+
+
+def doubt_row(one: HiddenConfounding) -> tuple[str, ...]:
+    """Bounds at one strength: on the value without and with sampling error, on the difference with it."""
+    value, gain = one.value, one.difference
+    ends = (one.gamma, value.least, value.largest, value.low, value.high, gain.low, gain.high)
+    return (*map(figures, ends), NOT_TRUSTED if one.warnings else "")
+
+
+# Subgroups ---------------------------------------------------------------------------------------------------
+
+
+def gains_section(found: Findings) -> str:
+    """The difference to current practice per subgroup."""
+    if found.worth is None or found.worth.subgroups is None:
+        return no_values(found)
+    groups, level = found.worth.subgroups.groups, percent(found.worth.subgroups.level)
+    good = "Below" if small_is_good(found) else "Above"
+    intro = (
+        f"<p>What the policy changes for whom: its mean {name(found.reward)} minus that of current practice. {good} 0 "
+        f"is good. All {3 * len(groups)} intervals of the table hold together with {level} confidence, however many "
+        "subgroups are looked at. A subgroup whose interval holds 0 may gain or lose.</p>"
+    )
+    names = [f"{shortened(one.column, NAME)}: {one.level}" for one in groups]
+    gains = {who: one.difference for who, one in list(zip(names, groups, strict=True))[:MOST_LINES]}
+    caption = "Difference to current practice by subgroup"
+    picture = value_chart(gains, name=caption, x_name=f"difference in mean {found.reward}", reference=0.0)
+    hint = (
+        f"Intervals hold together with {level}. Ticks: no difference. {cut_told(len(groups), 'subgroups', MOST_LINES)}"
+    )
+    rows = [gain_row(who, one) for who, one in zip(names, groups, strict=True)]
+    return intro + columns_of(figure(picture, caption, hint, GAIN_COLUMNS, rows))
+
+
+GAIN_COLUMNS = ("subgroup", "#rows", "#this policy", "#current practice", "#difference", "#low", "#high", "")
+
+
+def gain_row(who: str, one: Subgroup) -> tuple[object, ...]:
+    """One subgroup in numbers; several levels that were joined are counted."""
+    joined = f" ({one.joined} levels)" if one.joined > 1 else ""
+    gain = one.difference
+    values = (one.policy.value, one.logging.value, gain.value, gain.low, gain.high)
+    return (who + joined, f"{one.rows:,}", *map(figures, values), doubts(gain))
 
 
 # Training and calibration ------------------------------------------------------------------------------------
@@ -582,6 +646,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Findings], str]], ...] = (
     ("does", "What the policy does", does_section),
     ("estimators", "Value by estimator", estimators_section),
     ("sensitivity", "If something is hidden", sensitivity_section),
+    ("gains", "Who gains", gains_section),
     ("training", "Training", training_section),
     ("calibration", "Are its expectations right?", calibration_section),
     ("settings", "How it was made", settings_section),

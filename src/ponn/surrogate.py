@@ -58,8 +58,8 @@ def imitate(policy: Policy, log: Log, seed: int = 0) -> Surrogate:
     if len(log) < FEWEST_ROWS:
         raise PonnError(f"A summary of the policy needs at least {FEWEST_ROWS} rows; these are {len(log)}.")
     first, rest = (rows[:MOST_ROWS] for rows in log.split_rows(FIT_SHARE, seed))
-    X = policy.encoding.design(log)
-    A = policy.model.probabilities(X).argmax(axis=1)
+    X, eligible = policy.design(log)
+    A = policy.decide(X, None, eligible=eligible).first
     depth = next((depth for most, depth in DEPTH.items() if len(policy.actions) <= most), 5)
     smallest = max(LEAF_ROWS, round(LEAF_SHARE * len(first)))
     tree = DecisionTreeClassifier(max_depth=depth, min_samples_leaf=smallest, random_state=seed)

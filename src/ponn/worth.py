@@ -43,7 +43,7 @@ class Worth:
     supported_only: Estimate | None  # of the policy that takes supported actions only, where that differs
     sensitivity: HiddenConfounding | None  # where it was asked for, or the verdict is "better"
     subgroups: Subgroups | None  # where they were asked for
-    notes: tuple[str, ...]  # how the corrections were fitted
+    notes: tuple[str, ...]  # what reading the log and fitting the corrections changed or found odd
 
     def as_json(self) -> dict[str, Any]:
         """In plain values, in the shape that `ponn evaluate --json` prints."""
@@ -111,7 +111,7 @@ def worth(
         supported_only=values[1] if len(values) > 1 else None,
         sensitivity=doubted(sides[0], gamma or GAMMA, asked) if gamma or verdict.kind == "better" else None,
         subgroups=by_level(sides[0], levels, asked) if levels else None,
-        notes=fitted.notes,
+        notes=(*log.notes, *fitted.notes),
     )
 
 

@@ -101,7 +101,7 @@ def learn_robust(log: Log, encoding: Encoding, settings: Settings, seed: int, wo
     columns = union(masks_of(chosen.whole, ground))
     epochs, tried = choose_value_epochs(ground, stack, G, columns)
     policy, promised = distilled(ground, stack, G, columns, epochs)
-    worth = policy_value(greedy(stack.honest), G, ground.rows.weight)
+    worth = policy_value(greedy(stack.honest, log.eligible), G, ground.rows.weight)
     error = standard_error(worth.psi, ground.group)
     return Robust(
         policy,
@@ -316,13 +316,18 @@ def choose_value_epochs(ground: Ground, stack: Stack, G: np.ndarray, columns: np
             network.weight.copy_(start)
             if epochs:
                 go_on_by_value(network, seen, epochs)
-            h[held] = greedy(network.scores(given.X[torch.tensor(held)]).numpy())
+            h[held] = greedy(network.scores(given.X[torch.tensor(held)]).numpy(), eligible_in(ground.log, held))
     gains = {
         epochs: gain(policies[epochs], policies[0], G, ground.rows.weight, ground.group) for epochs in VALUE_EPOCHS
     }
     best = max(VALUE_EPOCHS, key=lambda epochs: gains[epochs].value)
     told = {str(epochs): [one.value, one.error] for epochs, one in gains.items()}
     return (best if gains[best].clear else 0), told
+
+
+def eligible_in(log: Log, rows: np.ndarray) -> np.ndarray | None:
+    """Which actions are eligible in some rows; None: all in all."""
+    return None if log.eligible is None else log.eligible[rows]
 
 
 def distilled(ground: Ground, stack: Stack, G: np.ndarray, columns: np.ndarray, epochs: int) -> tuple[Heads, Heads]:

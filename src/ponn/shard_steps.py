@@ -178,13 +178,14 @@ class TallySums:
         for batch in self.reader.batches(shard):
             log = batch.log
             p = self.practice.p(batch, self.design(log))
-            w = np.minimum(1 / p, self.practice.m)
+            plain = 1 / p
+            w = np.minimum(plain, self.practice.m)
             u = w * log.R if self.centre is None else w * (log.R - self.centre[log.A])
             total += tally_log(self.encoding, log, u, gram=self.centre is None)
             least = min(least, float(p.min()))
             weight += np.bincount(log.A, w, minlength=k)
             rewarded += np.bincount(log.A, w * log.R, minlength=k)
-            cut += np.bincount(log.A, 1 / p > self.practice.m, minlength=k)
+            cut += np.bincount(log.A, plain > self.practice.m, minlength=k)
         return {**packed_tally(total), "least": np.array(least), "w": weight, "wR": rewarded, "cut": cut}
 
     def design(self, log: Log) -> np.ndarray:

@@ -31,7 +31,8 @@ check: $(READY) browser  ## the whole gate: format, lint, types, tests (docs are
 # that is there, or are skipped and say so.
 browser:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && \
-	    command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || \
+	    command -v apt-get >/dev/null && timeout 60 apt-get update -qq && \
+	    timeout 240 apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
 	    echo "No browser, and none could be installed: the tests of the pages will be skipped." >&2
 
 format: $(READY)  ## format the code and apply safe fixes

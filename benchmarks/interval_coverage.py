@@ -211,10 +211,10 @@ Task = tuple[str, str, int, int, int]  # what, case, n, first, repetitions
 
 
 def tasks(repetitions: int) -> Iterator[Task]:
-    """Every chunk, the small sizes first."""
+    """Every chunk, the small sizes first; of a size all cases in turn, so that a stopped study has some of each."""
     steps = [(first, min(CHUNK, repetitions - first)) for first in range(0, repetitions, CHUNK)]
     for n in SIZES:
-        yield from (("value", case, n, *step) for case in CASES for step in steps)
+        yield from (("value", case, n, *step) for step in steps for case in CASES)
         if n in VERDICT_SIZES:
             yield from (("verdict", kind, n, *step) for kind in (*NULLS, GAIN) for step in steps)
 
@@ -324,13 +324,13 @@ def table(found: dict[str, Any]) -> str:
     """The results for people, in Markdown."""
     lines = ["# Intervals and verdicts against the truth", "", "Nominal 95 %. Written by `interval_coverage.py`.", ""]
     lines += [
-        "| world | rows | estimator | covers | refused | bias | rmse | width |",
-        "|---|---|---|---|---|---|---|---|",
+        "| world | rows | estimator | covers | refused | bias | rmse | width | logs |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for one in found["values"]:
         cells = (one["case"], f"{one['n']:,}", one["estimator"], f"{one['coverage']:.1%}", f"{one['refused']:.1%}")
         numbers = (f"{one['bias']:+.4f} ± {1.96 * one['bias_error']:.4f}", f"{one['rmse']:.4f}", f"{one['width']:.4f}")
-        lines.append(f"| {' | '.join((*cells, *numbers))} |")
+        lines.append(f"| {' | '.join((*cells, *numbers, str(one['repetitions'])))} |")
     lines += ["", "| verdict | rows | better | not better | not enough evidence |", "|---|---|---|---|---|"]
     for one in found["verdicts"]:
         shares = (f"{one[kind] / told(one):.1%}" for kind in ("better", "not better", "not enough evidence"))
@@ -345,18 +345,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="50 repetitions, nothing is written")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--tables-only", action="store_true", help="only write the tables of what is finished")
     chosen = parser.parse_args()
     started, path = now(), None if chosen.quick else CHUNKS
     done = saved(path) if path else {}
     asked = list(tasks(50 if chosen.quick else REPETITIONS))
     with ProcessPoolExecutor(chosen.workers) as pool:
-        for number, found in enumerate(pool.map(run, [task for task in asked if task not in done]), len(done) + 1):
+        left = [] if chosen.tables_only else [task for task in asked if task not in done]
+        for number, found in enumerate(pool.map(run, left), len(done) + 1):
             done[key(found)] = found
             print(f"{number} of {len(asked)}: {key(found)}", flush=True)
             if path:
                 with path.open("a") as file:
                     file.write(json.dumps(found) + "\n")
-    result = totals(done[task] for task in asked)
+    result = totals(done[task] for task in asked if task in done)
     print(table(result))
     if path:
         write_record("interval_coverage", {**result, "bars": bars(result)}, seed=SEED, started=started)

@@ -178,10 +178,10 @@ class Adviser:
 
     def reasons(self, asked: Sequence[Checked], X: np.ndarray, decision: Decision) -> list[Reason | None]:
         """Why, for the rows of requests that ask; they come with the interval of the expected reward."""
-        wanted = np.repeat([one.ask.reasons for one in asked], [len(one.ask.rows) for one in asked])
         found: list[Reason | None] = [None] * len(X)
-        if not wanted.any():
+        if not any(one.ask.reasons for one in asked):
             return found
+        wanted = np.repeat([one.ask.reasons for one in asked], [len(one.ask.rows) for one in asked])
         rows = [row for one in asked if one.ask.reasons for row in one.ask.rows]
         told = pa.table({one.name: as_column(one, rows) for one in self.policy.encoding.features})
         made = self.policy.reasons_for(told, X[wanted], decision.take(wanted))

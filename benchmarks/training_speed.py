@@ -27,7 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ponn.many import available_cores, train_many
+from ponn.engine import cores
+from ponn.many import train_many
 from ponn.settings import Settings
 from ponn.train import Candidate, Problem, Rows, Run, thread_count
 from record import RESULTS, now, write_record
@@ -251,7 +252,7 @@ def main() -> None:
     given = parser.parse_args()
     started = now()
     turns, passes, epochs = (1, 2, 2) if given.quick else (given.turns, 20, 20)
-    by_threads = {threads: steps(turns, passes, threads, given.seed) for threads in sorted({1, available_cores()})}
+    by_threads = {threads: steps(turns, passes, threads, given.seed) for threads in sorted({1, cores()})}
     many = candidates_seconds(1 if given.quick else 3, epochs, given.seed)
     peer = None
     if given.obp_python:

@@ -7,10 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from ponn.encode import Encoding
+from ponn.engine import cores
 from ponn.forests import direct_forest, ipw_forest, offset_tree
 from ponn.inference import Architecture
 from ponn.log import Log
-from ponn.many import available_cores, train_many
+from ponn.many import train_many
 from ponn.models import Model, Network, RewardNetwork, with_action
 from ponn.partition import fit_similar
 from ponn.propensity import (
@@ -221,7 +222,7 @@ def doubly_robust(prepared: Prepared, options: Sequence[Candidate], workers: int
     """PONN-DR, which holds out every row once instead of keeping a validation part; compared by its value."""
     found = []
     for one in options:
-        made = learn_robust(prepared.log, prepared.encoding, one.settings, one.seed, workers or available_cores(), say)
+        made = learn_robust(prepared.log, prepared.encoding, one.settings, one.seed, workers or cores(), say)
         chosen = Chosen(made.settings, made.relevance)
         found.append(Fitted(made.policy, -made.value, made.details, made.notes, {"reward": made.rewards}, chosen))
     return found

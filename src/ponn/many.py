@@ -1,9 +1,9 @@
 """Many networks at once: single-thread processes on all cores, finished ones kept when a process dies."""
 
-import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 
+from ponn.engine import cores
 from ponn.train import Candidate, Problem, Trained, train
 
 Finished = Callable[[int, int, Trained], None]
@@ -23,7 +23,7 @@ def train_many(
     interruption. Large arrays reach them once, through files mapped into memory.
     progress: how many are done, of how many, the newest.
     """
-    workers = min(workers or available_cores(), len(candidates))
+    workers = min(workers or cores(), len(candidates))
     found: dict[int, Trained] = {}
     with closing(finished(problem, candidates, workers)) as results:
         for place, trained in results:
@@ -31,11 +31,6 @@ def train_many(
             if progress:
                 progress(len(found), len(candidates), trained)
     return tuple(found[place] for place in range(len(candidates)))
-
-
-def available_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def finished(

@@ -25,7 +25,7 @@ from ponn.evaluation import against_practice, evaluate, nuisances
 from ponn.models import greedy
 from ponn.reward import fit_rewards
 from ponn.synthetic import Synthetic, fresh, mechanism, true_value
-from record import RESULTS, now, write_record
+from record import RESULTS, commit, now, write_record
 
 SIZES = (500, 2_000, 10_000)
 REPETITIONS, CHUNK = 1_000, 100
@@ -222,7 +222,7 @@ def tasks(repetitions: int) -> Iterator[Task]:
 def run(task: Task) -> dict[str, Any]:
     """One chunk."""
     what, *rest = task
-    return (chunk if what == "value" else verdict_chunk)(*rest)
+    return (chunk if what == "value" else verdict_chunk)(*rest) | {"library": (commit()["hash"] or "")[:7]}
 
 
 def key(found: dict[str, Any]) -> Task:
@@ -241,13 +241,16 @@ def totals(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Coverage, refusals, bias, error and width per case, size and estimator; verdicts per kind and size."""
     values: dict[tuple[str, int, str], dict[str, float]] = {}
     verdicts: dict[tuple[str, int], dict[str, int]] = {}
+    libraries = set()
     for one in found:
+        libraries.add(one["library"])
         if "verdict" in one:
             add_to(verdicts.setdefault((one["verdict"], one["n"]), {}), one["counts"])
             continue
         for name, sums in one["sums"].items():
             add_to(values.setdefault((one["case"], one["n"], name), {}), sums)
     return {
+        "libraries": sorted(libraries),  # the commits whose code was measured
         "values": [
             {"case": case, "n": n, "estimator": name, **rates(sums)} for (case, n, name), sums in values.items()
         ],
@@ -322,7 +325,8 @@ def better_share(one: dict[str, Any]) -> float:
 
 def table(found: dict[str, Any]) -> str:
     """The results for people, in Markdown."""
-    lines = ["# Intervals and verdicts against the truth", "", "Nominal 95 %. Written by `interval_coverage.py`.", ""]
+    lines = ["# Intervals and verdicts against the truth", "", "Nominal 95 %. Written by `interval_coverage.py`."]
+    lines += [f"Commits whose code was measured: {', '.join(found['libraries'])}.", ""]
     lines += [
         "| world | rows | estimator | covers | refused | bias | rmse | width | logs |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -1,6 +1,8 @@
 """How fast is Step B? Against only reading the same columns, against Polars and DuckDB, and how its cost grows.
 
-One log of 5,000,000 x 40 float32 in Parquet, 10 actions, ceil(n^(1/3)) bins, Gram matrix included, propensities known.
+A log of 5,000,000 x 40 float32 in Parquet, 10 actions, ceil(n^(1/3)) bins, Gram matrix included, propensities known;
+once with plain columns (0.8 GB, by which the bars are judged) and once with the dictionaries that pyarrow writes unless
+told otherwise (1.3 GB: no two numbers are alike), which take longer to read.
 Every measurement is a fresh process tree, so that peak memory is honest; the ways alternate within each turn.
 """
 
@@ -38,13 +40,14 @@ PROCESSES = 2
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": str(PROCESSES)}
 SHARDS = 4
 ACTIONS = 10
+LOGS: dict[str, dict[str, Any]] = {"plain": {"use_dictionary": False}, "dictionaries": {}}  # how columns are written
 BARS = {"reading": 2.2, "polars": 2.5, "duckdb": 4.0, "memory": 0.5, "minmax": 12.0}
 
 
 # The log -------------------------------------------------------------------------------------------------
 
 
-def write_log(folder: Path, n: int, d: int, k: int, seed: int) -> None:
+def write_log(folder: Path, n: int, d: int, k: int, seed: int, **how: Any) -> None:
     """Parquet shards with features x0.., action, binary reward and propensity of the logged action."""
     rng = np.random.default_rng(seed)
     for shard in range(SHARDS):
@@ -53,7 +56,7 @@ def write_log(folder: Path, n: int, d: int, k: int, seed: int) -> None:
         columns["action"] = rng.integers(0, k, rows).astype(np.int8)
         columns["reward"] = (rng.random(rows) < 0.5).astype(np.int8)
         columns["propensity"] = rng.uniform(0.05, 0.15, rows).astype(np.float32)
-        pq.write_table(pa.table(columns), folder / f"part-{shard}.parquet", row_group_size=250_000)
+        pq.write_table(pa.table(columns), folder / f"part-{shard}.parquet", row_group_size=250_000, **how)
 
 
 def known_encoding(n: int, d: int) -> Encoding:
@@ -184,10 +187,11 @@ def measure(way: str, folder: Path, n: int, d: int, k: int) -> dict[str, float]:
     return {"seconds": float(process.stdout.read()), "peak_gigabytes": peak / 1e9}
 
 
-def compare(n: int, d: int, turns: int, seed: int) -> dict[str, Any]:
-    """All ways in turn on one log."""
+def compare(n: int, d: int, turns: int, seed: int, **how: Any) -> dict[str, Any]:
+    """All ways in turn on one log, written in this way."""
     with tempfile.TemporaryDirectory() as folder:
-        write_log(Path(folder), n, d, ACTIONS, seed)
+        write_log(Path(folder), n, d, ACTIONS, seed, **how)
+        gigabytes = sum(one.stat().st_size for one in Path(folder).iterdir()) / 1e9
         runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
         measure("reading", Path(folder), n, d, ACTIONS)  # fills the file cache
         for _ in range(turns):
@@ -196,7 +200,8 @@ def compare(n: int, d: int, turns: int, seed: int) -> dict[str, Any]:
                 print(
                     f"{way:>8}  {runs[way][-1]['seconds']:.2f} s  {runs[way][-1]['peak_gigabytes']:.2f} GB", flush=True
                 )
-    return {"runs": runs, "seconds": {way: median(one["seconds"] for one in found) for way, found in runs.items()}}
+    seconds = {way: median(one["seconds"] for one in found) for way, found in runs.items()}
+    return {"gigabytes": gigabytes, "runs": runs, "seconds": seconds}
 
 
 def in_memory(n: int, d: int, turns: int, seed: int) -> dict[str, Any]:
@@ -276,7 +281,7 @@ def tally_seconds(n: int, d: int, k: int, seed: int, gram: bool) -> float:
 
 
 def verdict(compared: dict[str, Any], memory: dict[str, Any]) -> dict[str, dict[str, float | bool]]:
-    """Each bar, what was measured, and whether it holds."""
+    """Each bar, what was measured on one log, and whether it holds."""
     seconds = compared["seconds"]
     peak = median(one["peak_gigabytes"] for one in compared["runs"]["ours"])
     measured = {
@@ -315,7 +320,7 @@ def main() -> None:
         return
     started = now()
     n, turns = (100_000, 1) if given.quick else (given.rows, given.turns)
-    compared = compare(n, given.features, turns, given.seed)
+    compared = {name: compare(n, given.features, turns, given.seed, **how) for name, how in LOGS.items()}
     with threadpool_limits(1):
         memory = in_memory(n * 2 // 5, given.features, turns, given.seed)
         grown = growth(given.seed, given.quick)
@@ -329,10 +334,12 @@ def main() -> None:
         "compared": compared,
         "in_memory": memory,
         "growth": grown,
-        "bars": verdict(compared, memory),
+        "bars": {log: verdict(found, memory) for log, found in compared.items()},
     }
-    for name, bar in measured["bars"].items():
-        print(f"{name:>8}: {bar['measured']:.2f} (bar {bar['bar']}) {'holds' if bar['holds'] else 'MISSED'}")
+    for log, bars in measured["bars"].items():
+        for name, bar in bars.items():
+            told = f"{bar['measured']:.2f} (bar {bar['bar']}) {'holds' if bar['holds'] else 'MISSED'}"
+            print(f"{log:>12}, {name:>8}: {told}")
     print(write_record("relevance_rows_per_second", measured, seed=given.seed, started=started, folder=given.results))
 
 

@@ -14,7 +14,8 @@ from ponn.encode import Encoding
 from ponn.propensity import propensities
 from ponn.relevance import Loss, correlations, relevance, threshold_of_bins, threshold_of_levels
 from ponn.settings import Settings
-from ponn.tally import Taken, Tally, level_cells, tally_log
+from ponn.tally import Taken, Tally, tally_log
+from tallies import tally_levels
 
 
 def make_log(X: dict[str, object], A: list[int], R: list[float], p: list[float], **options: object) -> ponn.Log:
@@ -118,8 +119,8 @@ def tiny_world() -> oracles.World:
 def tally_of(plain: oracles.Log) -> np.ndarray:
     u = np.array(plain.R) / np.array(plain.p)
     levels = np.array(plain.levels, dtype=np.int16)[:, 0]
-    N_taken, U, _ = level_cells(levels, 2, Taken(np.array(plain.A), u, 2))
-    return (U * N_taken.sum(axis=0)).sum(axis=1) / len(plain.A)
+    found = tally_levels(levels, 2, Taken(np.array(plain.A), u, 2))
+    return (found.U * found.N).sum(axis=1) / len(plain.A)
 
 
 def test_level_means_are_unbiased_exactly():
@@ -129,7 +130,7 @@ def test_level_means_are_unbiased_exactly():
     for probability, plain, _ in oracles.every_log(world, 2):
         levels = np.array(plain.levels, dtype=np.int16)[:, 0]
         taken = Taken(np.array(plain.A), np.array(plain.R) / np.array(plain.p), 2)
-        _, U, _ = level_cells(levels, 2, taken)
+        U = tally_levels(levels, 2, taken).U
         seen = np.bincount(levels, minlength=2) > 0
         total += probability * np.where(seen, U, 0)
         weight += probability * seen

@@ -11,17 +11,8 @@ from hypothesis import strategies as st
 import ponn
 from ponn import tally
 from ponn.encode import CategoryFeature, Encoding, NumberFeature, is_divisible
-from ponn.tally import (
-    GRAM_ROWS,
-    GramTally,
-    Taken,
-    Tally,
-    compiled_sums,
-    feature_levels,
-    gram_tally,
-    level_cells,
-    numpy_sums,
-)
+from ponn.tally import CELL, GRAM_ROWS, GramTally, Taken, Tally, add_levels, add_values, equal_bins, numpy_sums
+from tallies import tally_levels
 
 needs_compiled = pytest.mark.skipif(not tally.COMPILED, reason="the package was built without a C compiler")
 
@@ -58,36 +49,54 @@ def binned(draw: st.DrawFn) -> tuple[NumberFeature, np.ndarray]:
     return number(low, high, bins, draw(st.booleans())), x[:: draw(st.sampled_from([1, 2]))]
 
 
+def compiled_bins(feature: NumberFeature, x: np.ndarray, taken: Taken) -> tuple[np.ndarray, np.ndarray]:
+    """The sums of one feature, and its values less the mean, by the compiled loop."""
+    sums, X = np.zeros((taken.k, feature.b, CELL)), np.full((2, len(x)), np.nan)
+    bins = equal_bins(Encoding((feature,), len(x)), [x], [sums], X)
+    tally.kernel.add_bins(list(bins.values()), taken.actions, taken.outcomes, taken.weights, 0, len(x))
+    return sums[..., :3], X[0]
+
+
 @needs_compiled
 @settings(deadline=None, max_examples=400)
-@given(binned())
-def test_the_compiled_bins_are_those_of_the_encoding(case):
+@given(binned(), st.integers(0, 10_000))
+def test_the_compiled_bins_are_those_of_the_encoding(case, seed):
     feature, x = case
-    levels = feature_levels(feature, x)
-    assert levels.dtype == np.int16
-    assert np.array_equal(levels, feature.codes(x))
+    rng = np.random.default_rng(seed)
+    taken = Taken(rng.integers(0, 3, len(x)), rng.normal(size=len(x)), 3, rng.random(len(x)) if seed % 2 else None)
+    sums, centred = compiled_bins(feature, x, taken)
+    assert sums.tobytes() == numpy_sums(feature.codes(x), feature.b, taken).tobytes()
+    assert np.array_equal(centred, np.where(np.isnan(x), 0, x.astype(float) - feature.mean))
 
 
 @needs_compiled
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_missing_value_has_the_last_level_or_none(dtype):
+@pytest.mark.parametrize(("missing", "counts"), [(True, [1, 1, 2]), (False, [1, 1])])
+def test_a_missing_value_has_the_last_level_or_none(dtype, missing, counts):
     x = np.array([0.1, np.nan, 0.9, np.nan], dtype)
-    assert feature_levels(number(0.0, 1.0, 2, True), x).tolist() == [0, 2, 1, 2]
-    assert feature_levels(number(0.0, 1.0, 2, False), x).tolist() == [0, -1, 1, -1]
-
-
-def test_levels_between_cuts_and_of_categories_are_those_of_the_encoding():
-    x, codes = np.array([-1.0, 0.0, 0.2, 5.0, np.nan]), np.array([0, -2, 1, -1], np.int16)
-    uneven = NumberFeature("x", "number", 0.0, 9.0, 3, (0.1, 0.3), None, False, 0.0, 1.0)
-    assert feature_levels(uneven, x).tolist() == [0, 0, 1, 2, -1]
-    assert feature_levels(CategoryFeature("c", ("u",), ("v",), 1, False), codes).tolist() == [0, 1, 1, -1]
+    sums, _ = compiled_bins(number(0.0, 1.0, 2, missing), x, Taken(np.zeros(4, int), np.ones(4), 1))
+    assert sums[0, :, 2].tolist() == counts
 
 
 @needs_compiled
 def test_bins_of_values_that_are_not_aligned_in_memory():
     x = np.frombuffer(b"." + np.linspace(-1, 2, 50, dtype=np.float32).tobytes(), np.float32, offset=1)
-    feature = number(0.0, 1.0, 7, False)
-    assert np.array_equal(feature_levels(feature, x), feature.codes(x))
+    feature, taken = number(0.0, 1.0, 7, False), Taken(np.arange(50) % 2, np.ones(50), 2)
+    assert np.array_equal(compiled_bins(feature, x, taken)[0], numpy_sums(feature.codes(x), 7, taken))
+
+
+@needs_compiled
+def test_some_of_the_rows_are_added_and_no_others():
+    rng = np.random.default_rng(0)
+    x, taken = rng.random(5_000), Taken(rng.integers(0, 2, 5_000), rng.random(5_000), 2)
+    feature, sums, X = number(0.0, 1.0, 9, False), np.zeros((2, 9, CELL)), np.full((2, 3_000), np.nan)
+    bins = equal_bins(Encoding((feature,), 5_000), [x], [sums], X)
+    tally.kernel.add_bins(list(bins.values()), taken.actions, taken.outcomes, None, 1_500, 4_000)
+    part = slice(1_500, 4_000)
+    assert np.array_equal(sums[..., :3], numpy_sums(feature.codes(x[part]), 9, taken.rows(part)))
+    assert np.array_equal(X[0, :2_500], x[part])
+    assert np.isnan(X[0, 2_500:]).all()
+    assert not sums[..., 3].any()
 
 
 # Sums ----------------------------------------------------------------------------------------------------
@@ -109,7 +118,10 @@ def outcomes(draw: st.DrawFn) -> tuple[np.ndarray, int, Taken]:
 @settings(deadline=None, max_examples=300)
 @given(outcomes())
 def test_the_compiled_sums_are_those_of_numpy(case):
-    assert compiled_sums(*case).tobytes() == numpy_sums(*case).tobytes()
+    levels, b, taken = case
+    sums = np.zeros((taken.k, b, CELL))
+    add_levels(sums, levels, taken)
+    assert sums[..., :3].tobytes() == numpy_sums(levels, b, taken).tobytes()
 
 
 @given(outcomes())
@@ -128,13 +140,15 @@ def test_squares_that_cancel_are_summed_around_the_mean_and_without_the_rows_of_
     rng = np.random.default_rng(0)
     levels, noise = rng.integers(-1, 3, 200).astype(np.int16), rng.integers(-8, 9, 200) * 2.0**-30
     weight = rng.integers(1, 5, 200).astype(float) if weighted else None
-    _, U, M2 = level_cells(levels, 3, Taken(np.zeros(200, int), 1 + noise, 1, weight))
+    found = tally_levels(levels, 3, Taken(np.zeros(200, int), 1 + noise, 1, weight))
     w = np.ones(200) if weight is None else weight
     for level in range(3):
         mine = levels == level
         mean = np.average(noise[mine], weights=w[mine])
-        assert U[0, level] == pytest.approx(1 + mean, rel=1e-15)
-        assert M2[0, level] == pytest.approx(w[mine] @ (noise[mine] - mean) ** 2, rel=1e-6)  # of differences of 2^-30
+        assert found.U[0, level] == pytest.approx(1 + mean, rel=1e-15)
+        assert found.M2[0, level] == pytest.approx(
+            w[mine] @ (noise[mine] - mean) ** 2, rel=1e-6
+        )  # of differences of 2^-30
 
 
 @needs_compiled
@@ -165,22 +179,22 @@ def test_no_rows_are_a_tally_of_zeros():
 
 # What the compiled loops refuse --------------------------------------------------------------------------
 
-ROWS = {"levels": np.zeros(4, np.int16), "first_cells": np.zeros(4, np.intc), "outcomes": np.ones((4, 2))}
-FITTING = ROWS | {"weights": None, "table": np.zeros((2, 3, 3))}
+ROWS = {"levels": np.zeros(4, np.int16), "A": np.zeros(4, np.intc), "outcomes": np.ones((4, 2))}
+FITTING = ROWS | {"weights": None, "table": np.zeros((2, 3, 4))}
 NOT_FITTING = {
     "level beyond the last": ({"levels": np.array([0, 3, 0, 0], np.int16)}, "outside"),
     "level below none": ({"levels": np.array([0, -2, 0, 0], np.int16)}, "outside"),
-    "action beyond the last": ({"first_cells": np.array([0, 6, 0, 0], np.intc)}, "outside"),
-    "negative action": ({"first_cells": np.array([0, -3, 0, 0], np.intc)}, "outside"),
-    "huge action": ({"first_cells": np.full(4, np.iinfo(np.intc).max, np.intc)}, "outside"),
-    "too few cells": ({"first_cells": np.zeros(3, np.intc)}, "belong together"),
+    "action beyond the last": ({"A": np.array([0, 2, 0, 0], np.intc)}, "outside"),
+    "negative action": ({"A": np.array([0, -1, 0, 0], np.intc)}, "outside"),
+    "huge action": ({"A": np.full(4, np.iinfo(np.intc).max, np.intc)}, "outside"),
+    "too few actions": ({"A": np.zeros(3, np.intc)}, "belong together"),
     "too few outcomes": ({"outcomes": np.ones((3, 2))}, "belong together"),
     "narrow outcomes": ({"outcomes": np.ones((4, 1))}, "belong together"),
     "too few weights": ({"weights": np.ones(3)}, "belong together"),
-    "narrow table": ({"table": np.zeros((2, 3, 2))}, "belong together"),
-    "table without cells": ({"table": np.zeros((0, 3, 3))}, "outside"),
+    "narrow table": ({"table": np.zeros((2, 3, 3))}, "belong together"),
+    "table without cells": ({"table": np.zeros((0, 3, 4))}, "outside"),
     "flat table": ({"table": np.zeros((6, 3))}, "expected are"),
-    "table of singles": ({"table": np.zeros((2, 3, 3), np.float32)}, "expected are"),
+    "table of singles": ({"table": np.zeros((2, 3, 4), np.float32)}, "expected are"),
     "levels of another type": ({"levels": np.zeros(4, np.int32)}, "expected are"),
     "levels of the other byte order": ({"levels": np.zeros(4, np.int16).astype(">i2")}, "expected are"),
     "strided levels": ({"levels": np.zeros(8, np.int16)[::2]}, "contiguous"),
@@ -198,32 +212,61 @@ def test_rows_that_do_not_fit_the_table_are_refused(name):
 
 @needs_compiled
 def test_a_table_that_is_only_for_reading_is_refused():
-    table = np.zeros((2, 3, 3))
+    table = np.zeros((2, 3, 4))
     table.setflags(write=False)
     with pytest.raises(ValueError, match="read-only"):
         tally.kernel.add_rows(*ROWS.values(), None, table)
 
 
-@needs_compiled
-@pytest.mark.parametrize("bins", [0, 2**15])
-def test_bins_beyond_16_bits_are_refused(bins):
-    with pytest.raises(ValueError, match="16 bits"):
-        tally.kernel.equal_bins(np.zeros(3), 0.0, 1.0, bins, -1, np.zeros(3, np.int16))
+X_FITTING = np.array([0.1, 0.6, 0.2, 0.9])
+BINS = {"x": X_FITTING, "low": 0.0, "scale": 2.0, "bins": 2, "missing": -1, "mean": 0.5}
+BINS |= {"table": np.zeros((2, 2, 4)), "centred": np.zeros(4)}
+BINS_NOT_FITTING = {
+    "no bins": ({"bins": 0}, "do not fit"),
+    "more bins than the table has": ({"bins": 3}, "do not fit"),
+    "missing beyond the table": ({"missing": 2}, "do not fit"),
+    "fewer values than rows": ({"x": X_FITTING[:3]}, "do not fit"),
+    "too little room": ({"centred": np.zeros(3)}, "do not fit"),
+    "narrow room": ({"centred": np.zeros(4, np.float32)}, "do not fit"),
+    "fewer actions than were taken": ({"table": np.zeros((1, 2, 4))}, "do not fit"),
+    "narrow table": ({"table": np.zeros((2, 2, 3))}, "belong together"),
+    "values of another type": ({"x": np.zeros(4, int)}, "expected are"),
+    "strided values": ({"x": np.zeros(8)[::2]}, "contiguous"),
+    "room of another type": ({"centred": np.zeros(4, int)}, "expected are"),
+}
 
 
 @needs_compiled
-def test_room_for_fewer_levels_than_values_is_refused():
-    with pytest.raises(ValueError, match="as long"):
-        tally.kernel.equal_bins(np.zeros(3), 0.0, 1.0, 2, -1, np.zeros(2, np.int16))
+@pytest.mark.parametrize("name", BINS_NOT_FITTING)
+def test_bins_that_do_not_fit_are_refused(name):
+    changes, message = BINS_NOT_FITTING[name]
+    A = np.array([0, 1, 0, 0], np.intc)
+    with pytest.raises((TypeError, ValueError), match=message):
+        tally.kernel.add_bins([tuple((BINS | changes).values())], A, np.ones((4, 2)), None, 0, 4)
+
+
+@needs_compiled
+@pytest.mark.parametrize("rows", [(-1, 2), (3, 2), (0, 5)])
+def test_rows_that_are_not_there_are_refused(rows):
+    with pytest.raises(ValueError, match="are not among 4"):
+        tally.kernel.add_bins([tuple(BINS.values())], np.zeros(4, np.intc), np.ones((4, 2)), None, *rows)
 
 
 # The Gram matrix over several blocks ---------------------------------------------------------------------
 
 
+def moments_of(encoding: Encoding, columns: list[np.ndarray], weight: np.ndarray | None) -> GramTally:
+    taken = Taken(np.zeros(len(columns[0]), int), np.zeros(len(columns[0])), 1, weight)
+    sums = [np.zeros((1, b, CELL)) for b in (*encoding.b.tolist(), 1)]
+    return add_values(encoding, columns, taken, sums, gram=True)
+
+
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_compiled), False])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_missing_cells_count_as_the_mean_in_every_block(dtype, weighted):
+def test_missing_cells_count_as_the_mean_in_every_block(dtype, weighted, compiled, monkeypatch):
     """Also where training had none missing, and whatever the block before left behind."""
+    monkeypatch.setattr(tally, "COMPILED", compiled)
     n, rng = 2 * GRAM_ROWS + 100, np.random.default_rng(0)
     expected_gap, surprise = rng.normal(5, 2, n), rng.normal(-3, 1, n)
     category = rng.integers(-1, 2, n).astype(np.int16)
@@ -238,7 +281,7 @@ def test_missing_cells_count_as_the_mean_in_every_block(dtype, weighted):
         features, columns = (*features, CategoryFeature("c", ("u", "v"), (), 0, False)), [*columns, category]
         rows += [category == level for level in range(2)]
     weight = rng.random(n) if weighted else None
-    found = gram_tally(Encoding(features, n), columns, weight)
+    found = moments_of(Encoding(features, n), columns, weight)
     w = np.ones(n) if weight is None else weight
     X = np.array(rows, float)
     mean = X @ w / w.sum()
@@ -249,6 +292,6 @@ def test_missing_cells_count_as_the_mean_in_every_block(dtype, weighted):
 
 
 def test_a_gram_tally_of_no_rows_is_zero():
-    found = gram_tally(Encoding((number(0.0, 1.0, 3, False),), 10), [np.zeros(0)], None)
+    found = moments_of(Encoding((number(0.0, 1.0, 3, False),), 10), [np.zeros(0)], None)
     zero = GramTally.zero(1)
     assert (found.n, found.mean.tolist(), found.C.tolist()) == (zero.n, zero.mean.tolist(), zero.C.tolist())

@@ -1,8 +1,10 @@
-/* The inner loops of Step B: bins of equal width, and the sums in the (action, level) cells of one feature.
+/* The inner loops of Step B: the sums in the (action, level) cells of features, whose levels are given or are bins of
+   equal width.
 
-   Both do, in the same order and precision, what encode.py (NumberFeature.codes) and tally.py (numpy_sums) define
-   in numpy, so that their results are the same to the last bit. The package works without this module, only slower.
-   Arguments are buffers of exactly the type and shape named below; nothing is read or written outside of them. */
+   They do, in the same order and precision, what encode.py (NumberFeature.codes) and tally.py (numpy_sums,
+   fill_moments) define in numpy, so that their results are the same to the last bit. The package works without this
+   module, only slower. Arguments are buffers of exactly the type and shape named below; nothing is read or written
+   outside of them. */
 
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -11,7 +13,6 @@
 #include <string.h>
 
 #define NO_LEVEL (-1)
-#define MOST_BINS INT16_MAX
 
 /* Buffers ---------------------------------------------------------------------------------------------------------- */
 
@@ -35,7 +36,10 @@ static void release(Py_buffer *views, int count)
         PyBuffer_Release(&views[i]);
 }
 
-/* Bins of equal width ---------------------------------------------------------------------------------------------- */
+/* Sums in cells ---------------------------------------------------------------------------------------------------- */
+
+#define CELL 4   /* numbers of a cell: two sums of outcomes, one of weights, and one unused, so that it is one vector */
+#define STRIP 1024 /* rows whose cells are looked up at a time: they stay in the first-level cache */
 
 /* Where the linker can choose by processor, the wider vectors of newer ones are used; results do not depend on it. */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
@@ -44,134 +48,264 @@ static void release(Py_buffer *views, int count)
 #define WITH_WIDE_VECTORS
 #endif
 
-/* floor((x - low) scale), the end bins for what lies outside. Two plain loops: compilers turn them into vectors. */
-#define DEFINE_FILL_BINS(NAME, TYPE)                                                                               \
-    WITH_WIDE_VECTORS static void NAME(const TYPE *x, Py_ssize_t n, double low, double scale, int bins,            \
-                                       int missing, int16_t *out)                                                  \
+/* What was done in some rows, and what came of it. */
+typedef struct {
+    const int *A;
+    const double *outcomes, *weights; /* two outcomes a row; weights may be NULL: all 1 */
+} Rows;
+
+/* Row by row; a row without a cell is left out. All sums of a cell are loaded before any is stored, so that compilers
+   add them at once. */
+static void add_cells(const int32_t *cells, Rows rows, Py_ssize_t first, Py_ssize_t n, double *table)
+{
+    const double *outcomes = rows.outcomes + 2 * first, *weights = rows.weights ? rows.weights + first : NULL;
+    for (Py_ssize_t j = 0; j < n; j++) {
+        if (cells[j] < 0)
+            continue;
+        double *at = table + CELL * (Py_ssize_t)cells[j];
+        double sum = at[0] + outcomes[2 * j], squares = at[1] + outcomes[2 * j + 1];
+        double weight = at[2] + (weights ? weights[j] : 1.0);
+        at[0] = sum;
+        at[1] = squares;
+        at[2] = weight;
+    }
+}
+
+/* Is any action outside of 0 to k - 1? */
+WITH_WIDE_VECTORS static int outside(const int *A, Py_ssize_t n, Py_ssize_t k)
+{
+    int any = 0, last = (int)(k - 1);
+    for (Py_ssize_t j = 0; j < n; j++)
+        any |= (A[j] < 0) | (A[j] > last);
+    return any;
+}
+
+/* Levels that are given -------------------------------------------------------------------------------------------- */
+
+static int add_levels(const int16_t *levels, Rows rows, Py_ssize_t n, Py_ssize_t b, double *table)
+{
+    int32_t cells[STRIP];
+    int wrong = 0;
+    for (Py_ssize_t start = 0; start < n; start += STRIP) {
+        Py_ssize_t size = n - start < STRIP ? n - start : STRIP;
+        for (Py_ssize_t j = 0; j < size; j++) {
+            int level = levels[start + j];
+            wrong |= level < NO_LEVEL || level >= b;
+            cells[j] = level < 0 || level >= b ? -1 : (int32_t)(rows.A[start + j] * b + level);
+        }
+        add_cells(cells, rows, start, size, table);
+    }
+    return wrong;
+}
+
+/* A, outcomes and weights of the given rows; 0 with an error, and nothing held, where they do not fit. */
+static int get_rows(PyObject *A, PyObject *outcomes, PyObject *weights, Py_buffer *views, int *count, Rows *rows)
+{
+    PyObject *given[] = {A, outcomes, weights};
+    static const char *const NAMES[] = {"A", "outcomes", "weights"}, *const TYPES[] = {"i", "d", "d"};
+    static const int DIMENSIONS[] = {1, 2, 1};
+    *count = weights == Py_None ? 2 : 3;
+    for (int i = 0; i < *count; i++)
+        if (!get_view(given[i], NAMES[i], TYPES[i], DIMENSIONS[i], 0, &views[i])) {
+            release(views, i);
+            return 0;
+        }
+    Py_ssize_t n = views[0].shape[0];
+    if (views[1].shape[0] != n || views[1].shape[1] != 2 || (*count == 3 && views[2].shape[0] != n)) {
+        release(views, *count);
+        PyErr_SetString(PyExc_ValueError, "the shapes do not belong together");
+        return 0;
+    }
+    *rows = (Rows){views[0].buf, views[1].buf, *count == 3 ? views[2].buf : NULL};
+    return 1;
+}
+
+/* A table [k, b, CELL] whose cells have numbers that fit; 0 with an error, and nothing held. */
+static int get_table(PyObject *table, Py_buffer *view)
+{
+    if (!get_view(table, "table", "d", 3, PyBUF_WRITABLE, view))
+        return 0;
+    if (view->shape[2] == CELL && view->shape[1] <= INT16_MAX + 1 && view->shape[0] <= INT16_MAX)
+        return 1;
+    PyBuffer_Release(view);
+    PyErr_SetString(PyExc_ValueError, "the shapes do not belong together");
+    return 0;
+}
+
+PyDoc_STRVAR(add_rows_doc, "add_rows(levels, A, outcomes, weights, table)\n--\n\n"
+                           "Add each row to the cell of its action and level; rows of level -1 to none.\n\n"
+                           "levels: int16 [n]; A: int [n]; outcomes: double [n, 2]; weights: double [n] or None; table:\n"
+                           "double [k, b, 4], two sums of outcomes, one of weights, and one unused.");
+
+static PyObject *add_rows(PyObject *module, PyObject *arguments)
+{
+    PyObject *levels, *A, *outcomes, *weights, *table;
+    Py_buffer views[5];
+    Rows rows;
+    int count, wrong = 0, fits;
+    if (!PyArg_ParseTuple(arguments, "OOOOO:add_rows", &levels, &A, &outcomes, &weights, &table))
+        return NULL;
+    if (!get_rows(A, outcomes, weights, views, &count, &rows))
+        return NULL;
+    if (!get_table(table, &views[count])) {
+        release(views, count);
+        return NULL;
+    }
+    if (!get_view(levels, "levels", "h", 1, 0, &views[count + 1])) {
+        release(views, count + 1);
+        return NULL;
+    }
+    Py_ssize_t n = views[0].shape[0], k = views[count].shape[0], b = views[count].shape[1];
+    fits = views[count + 1].shape[0] == n;
+    if (fits) {
+        Py_BEGIN_ALLOW_THREADS;
+        wrong = outside(rows.A, n, k) || add_levels(views[count + 1].buf, rows, n, b, views[count].buf);
+        Py_END_ALLOW_THREADS;
+    }
+    release(views, count + 2);
+    if (!fits)
+        return PyErr_Format(PyExc_ValueError, "the shapes do not belong together");
+    if (wrong)
+        return PyErr_Format(PyExc_ValueError, "a level or an action lies outside of the table");
+    Py_RETURN_NONE;
+}
+
+/* Bins of equal width ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    double low, scale, mean;
+    int bins, missing;
+} Bins;
+
+/* The cell of each value: floor((x - low) scale) of its action, the end bins for what lies outside. Plain loops:
+   compilers turn them into vectors. */
+#define DEFINE_FIND_CELLS(NAME, TYPE)                                                                              \
+    WITH_WIDE_VECTORS static void NAME(const TYPE *x, const int *A, Py_ssize_t n, Bins bins, int b,                \
+                                       int32_t *cells)                                                             \
     {                                                                                                              \
-        const double last = bins - 1;                                                                              \
+        const double last = bins.bins - 1, low = bins.low, scale = bins.scale;                                     \
         int any_missing = 0;                                                                                       \
         for (Py_ssize_t j = 0; j < n; j++) {                                                                       \
             double position = ((double)x[j] - low) * scale;                                                        \
             position = position > 0 ? position : 0;                                                                \
-            out[j] = (int16_t)(int32_t)(position < last ? position : last);                                        \
+            cells[j] = A[j] * b + (int32_t)(position < last ? position : last);                                    \
         }                                                                                                          \
         for (Py_ssize_t j = 0; j < n; j++)                                                                         \
             any_missing |= x[j] != x[j];                                                                           \
         for (Py_ssize_t j = 0; any_missing && j < n; j++)                                                          \
             if (x[j] != x[j])                                                                                      \
-                out[j] = (int16_t)missing;                                                                         \
+                cells[j] = bins.missing < 0 ? -1 : A[j] * b + bins.missing;                                        \
     }
 
-DEFINE_FILL_BINS(fill_bins_of_floats, float)
-DEFINE_FILL_BINS(fill_bins_of_doubles, double)
+DEFINE_FIND_CELLS(find_cells_of_floats, float)
+DEFINE_FIND_CELLS(find_cells_of_doubles, double)
 
-PyDoc_STRVAR(equal_bins_doc, "equal_bins(x, low, scale, bins, missing, out)\n--\n\n"
-                             "Write the bin of each value, `missing` where it is NaN.\n\n"
-                             "x: float or double [n]; out: int16 [n].");
+/* x - mean, 0 where x is missing, in the precision of the result. */
+#define DEFINE_CENTRE(NAME, TYPE, RESULT)                                                         \
+    WITH_WIDE_VECTORS static void NAME(const TYPE *x, Py_ssize_t n, double mean, RESULT *centred) \
+    {                                                                                             \
+        const RESULT from = (RESULT)mean;                                                         \
+        for (Py_ssize_t j = 0; j < n; j++)                                                        \
+            centred[j] = x[j] == x[j] ? (RESULT)x[j] - from : 0;                                  \
+    }
 
-static PyObject *equal_bins(PyObject *module, PyObject *arguments)
+DEFINE_CENTRE(centre_floats, float, float)
+DEFINE_CENTRE(centre_floats_in_double, float, double)
+DEFINE_CENTRE(centre_doubles, double, double)
+
+/* One feature, from the first row on: strip by strip while a strip is in the cache. */
+static void add_strips(Py_buffer *x, Py_buffer *centred, Rows rows, Py_ssize_t first, Py_ssize_t n, Bins bins, int b,
+                       double *table)
 {
-    PyObject *x, *out;
-    double low, scale;
-    int bins, missing;
-    Py_buffer views[2];
-    if (!PyArg_ParseTuple(arguments, "OddiiO:equal_bins", &x, &low, &scale, &bins, &missing, &out))
-        return NULL;
-    if (bins < 1 || bins > MOST_BINS || missing < NO_LEVEL || missing > MOST_BINS)
-        return PyErr_Format(PyExc_ValueError, "%d bins with %d for missing do not fit 16 bits", bins, missing);
+    int32_t cells[STRIP];
+    for (Py_ssize_t start = 0; start < n; start += STRIP) {
+        Py_ssize_t size = n - start < STRIP ? n - start : STRIP, at = first + start;
+        if (x->itemsize == sizeof(float)) {
+            const float *values = (const float *)x->buf + at;
+            find_cells_of_floats(values, rows.A + at, size, bins, b, cells);
+            if (centred && centred->itemsize == sizeof(float))
+                centre_floats(values, size, bins.mean, (float *)centred->buf + start);
+            else if (centred)
+                centre_floats_in_double(values, size, bins.mean, (double *)centred->buf + start);
+        } else {
+            const double *values = (const double *)x->buf + at;
+            find_cells_of_doubles(values, rows.A + at, size, bins, b, cells);
+            if (centred)
+                centre_doubles(values, size, bins.mean, (double *)centred->buf + start);
+        }
+        add_cells(cells, rows, at, size, table);
+    }
+}
+
+/* One feature as Python describes it: (x, low, scale, bins, missing, mean, table, centred). */
+static int add_feature(PyObject *feature, Rows rows, Py_ssize_t length, Py_ssize_t first, Py_ssize_t n)
+{
+    PyObject *x, *table, *centred;
+    Bins bins;
+    Py_buffer views[3];
+    if (!PyArg_ParseTuple(feature, "OddiidOO;a feature", &x, &bins.low, &bins.scale, &bins.bins, &bins.missing,
+                          &bins.mean, &table, &centred))
+        return 0;
+    int count = centred == Py_None ? 2 : 3;
     if (!get_view(x, "x", "fd", 1, 0, &views[0]))
-        return NULL;
-    if (!get_view(out, "out", "h", 1, PyBUF_WRITABLE, &views[1])) {
+        return 0;
+    if (!get_table(table, &views[1])) {
         release(views, 1);
-        return NULL;
+        return 0;
     }
-    Py_ssize_t n = views[0].shape[0];
-    if (views[1].shape[0] != n) {
+    if (count == 3 && !get_view(centred, "centred", "fd", 1, PyBUF_WRITABLE, &views[2])) {
         release(views, 2);
-        return PyErr_Format(PyExc_ValueError, "out is not as long as x");
+        return 0;
     }
-    Py_BEGIN_ALLOW_THREADS;
-    if (views[0].itemsize == sizeof(float))
-        fill_bins_of_floats(views[0].buf, n, low, scale, bins, missing, views[1].buf);
-    else
-        fill_bins_of_doubles(views[0].buf, n, low, scale, bins, missing, views[1].buf);
-    Py_END_ALLOW_THREADS;
-    release(views, 2);
-    Py_RETURN_NONE;
-}
-
-/* Sums in cells ---------------------------------------------------------------------------------------------------- */
-
-/* Row by row. The three sums of a cell lie side by side, so that a row touches one place; the two of the outcome are
-   loaded before either is stored, so that compilers add both at once. */
-static int add(const int16_t *levels, const int *first_cells, const double *outcomes, const double *weights,
-               Py_ssize_t n, Py_ssize_t b, Py_ssize_t cells, double *table)
-{
-    int outside = 0;
-    for (Py_ssize_t j = 0; j < n; j++) {
-        Py_ssize_t level = levels[j], cell = first_cells[j] + level;
-        if (level < 0 || level >= b || cell < 0 || cell >= cells) {
-            outside |= level != NO_LEVEL;
-            continue;
-        }
-        double *at = table + 3 * cell;
-        double sum = at[0] + outcomes[2 * j], squares = at[1] + outcomes[2 * j + 1];
-        at[0] = sum;
-        at[1] = squares;
-        at[2] += weights ? weights[j] : 1.0;
-    }
-    return outside;
-}
-
-PyDoc_STRVAR(add_rows_doc, "add_rows(levels, first_cells, outcomes, weights, table)\n--\n\n"
-                           "Add each row to the cell of its action and level; rows of level -1 to none.\n\n"
-                           "levels: int16 [n]; first_cells: int [n], the row's action times b; outcomes: double\n"
-                           "[n, 2]; weights: double [n] or None; table: double [k, b, 3], two sums of outcomes and\n"
-                           "one of weights.");
-
-static PyObject *add_rows(PyObject *module, PyObject *arguments)
-{
-    static const struct {
-        const char *name, *types;
-        int dimensions, flags;
-    } EXPECTED[] = {{"levels", "h", 1, 0},
-                    {"first_cells", "i", 1, 0},
-                    {"outcomes", "d", 2, 0},
-                    {"table", "d", 3, PyBUF_WRITABLE},
-                    {"weights", "d", 1, 0}};
-    PyObject *given[5];
-    Py_buffer views[5];
-    if (!PyArg_ParseTuple(arguments, "OOOOO:add_rows", &given[0], &given[1], &given[2], &given[4], &given[3]))
-        return NULL;
-    int count = given[4] == Py_None ? 4 : 5;
-    for (int i = 0; i < count; i++)
-        if (!get_view(given[i], EXPECTED[i].name, EXPECTED[i].types, EXPECTED[i].dimensions, EXPECTED[i].flags,
-                      &views[i])) {
-            release(views, i);
-            return NULL;
-        }
-    Py_ssize_t n = views[0].shape[0], b = views[3].shape[1], cells = views[3].shape[0] * b;
-    if (views[1].shape[0] != n || views[2].shape[0] != n || views[2].shape[1] != 2 || views[3].shape[2] != 3 ||
-        (count == 5 && views[4].shape[0] != n)) {
-        release(views, count);
-        return PyErr_Format(PyExc_ValueError, "the shapes do not belong together");
-    }
-    int outside;
-    Py_BEGIN_ALLOW_THREADS;
-    outside = add(views[0].buf, views[1].buf, views[2].buf, count == 5 ? views[4].buf : NULL, n, b, cells,
-                  views[3].buf);
-    Py_END_ALLOW_THREADS;
+    Py_ssize_t k = views[1].shape[0], b = views[1].shape[1];
+    int fits = views[0].shape[0] == length && bins.bins >= 1 && bins.bins <= b && bins.missing < b &&
+               (count == 2 || (views[2].shape[0] >= n && views[2].itemsize >= views[0].itemsize)) &&
+               !outside(rows.A + first, n, k);
+    if (fits) {
+        Py_BEGIN_ALLOW_THREADS;
+        add_strips(&views[0], count == 3 ? &views[2] : NULL, rows, first, n, bins, (int)b, views[1].buf);
+        Py_END_ALLOW_THREADS;
+    } else
+        PyErr_SetString(PyExc_ValueError, "values, bins, actions, table and room for the centred values do not fit");
     release(views, count);
-    if (outside)
-        return PyErr_Format(PyExc_ValueError, "a level or an action lies outside of the table");
+    return fits;
+}
+
+PyDoc_STRVAR(add_bins_doc, "add_bins(features, A, outcomes, weights, first, last)\n--\n\n"
+                           "Add the rows from first to last to the cells of their actions and bins, for many features.\n\n"
+                           "features: a list of (x, low, scale, bins, missing, mean, table, centred), with x float or\n"
+                           "double [n], missing the level of NaN or -1 for none, table as for add_rows, and centred\n"
+                           "None or room for x - mean of these rows (0 where x is NaN), as wide as x or wider.\n"
+                           "A, outcomes, weights: as for add_rows, of all n rows.");
+
+static PyObject *add_bins(PyObject *module, PyObject *arguments)
+{
+    PyObject *features, *A, *outcomes, *weights;
+    Py_ssize_t first, last;
+    Py_buffer views[3];
+    Rows rows;
+    int count, fine;
+    if (!PyArg_ParseTuple(arguments, "O!OOOnn:add_bins", &PyList_Type, &features, &A, &outcomes, &weights, &first,
+                          &last))
+        return NULL;
+    if (!get_rows(A, outcomes, weights, views, &count, &rows))
+        return NULL;
+    Py_ssize_t length = views[0].shape[0];
+    fine = 0 <= first && first <= last && last <= length;
+    if (!fine)
+        PyErr_Format(PyExc_ValueError, "rows %zd to %zd are not among %zd", first, last, length);
+    for (Py_ssize_t i = 0; fine && i < PyList_Size(features); i++)
+        fine = add_feature(PyList_GetItem(features, i), rows, length, first, last - first);
+    release(views, count);
+    if (!fine)
+        return NULL;
     Py_RETURN_NONE;
 }
 
 /* The module ------------------------------------------------------------------------------------------------------- */
 
-static PyMethodDef functions[] = {{"equal_bins", equal_bins, METH_VARARGS, equal_bins_doc},
-                                  {"add_rows", add_rows, METH_VARARGS, add_rows_doc},
+static PyMethodDef functions[] = {{"add_rows", add_rows, METH_VARARGS, add_rows_doc},
+                                  {"add_bins", add_bins, METH_VARARGS, add_bins_doc},
                                   {NULL, NULL, 0, NULL}};
 
 static PyModuleDef_Slot slots[] = {{0, NULL}};

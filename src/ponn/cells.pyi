@@ -1,8 +1,17 @@
 """Types of the compiled inner loops of Step B (cells.c)."""
 
+from typing import Any
+
 import numpy as np
 
-def equal_bins(x: np.ndarray, low: float, scale: float, bins: int, missing: int, out: np.ndarray) -> None: ...
 def add_rows(
-    levels: np.ndarray, first_cells: np.ndarray, outcomes: np.ndarray, weights: np.ndarray | None, table: np.ndarray
+    levels: np.ndarray, A: np.ndarray, outcomes: np.ndarray, weights: np.ndarray | None, table: np.ndarray
+) -> None: ...
+def add_bins(
+    features: list[tuple[Any, ...]],
+    A: np.ndarray,
+    outcomes: np.ndarray,
+    weights: np.ndarray | None,
+    first: int,
+    last: int,
 ) -> None: ...

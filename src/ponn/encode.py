@@ -512,7 +512,8 @@ class Encoding:
     def select(self, rows: Any) -> pa.Table:
         """The feature columns of a log or of any table of rows to predict."""
         table = rows.X if isinstance(rows, Log) else rows if isinstance(rows, pa.Table) else read_table(rows).table
-        missing = [one.name for one in self.features if one.name not in table.column_names]
+        given = set(table.column_names)
+        missing = [one.name for one in self.features if one.name not in given]
         if missing:
             raise PonnError(f"The rows lack the columns {listing(missing)}, which the policy learned from.")
         return table.select([one.name for one in self.features])

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from ponn import __version__
 from ponn.errors import PonnError, one_line
@@ -344,7 +345,8 @@ class Worker:
     def __init__(self) -> None:
         self.connection, theirs = Pipe()
         code = f"from ponn.engine import serve; serve({theirs.fileno()})"
-        environment = os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
+        path = {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
+        environment = allocator() | os.environ | ONE_THREAD | path
         command = [sys.executable, *warning_options(), "-c", code]
         self.process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
         theirs.close()
@@ -369,6 +371,11 @@ class Worker:
         self.connection.close()
         self.process.kill()
         self.process.wait()
+
+
+def allocator() -> dict[str, str]:
+    """Which allocator Arrow takes in a worker: with jemalloc reading takes less memory than with Arrow's usual one."""
+    return {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"} if "jemalloc" in pa.supported_memory_backends() else {}
 
 
 def warning_options() -> list[str]:

@@ -16,14 +16,15 @@ The loops over rows are compiled (cells.c) where the package was built with a C 
 which. The sums are the same to the last bit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ponn.encode import NO_LEVEL, CategoryFeature, Encoding, Feature
+from ponn.encode import NO_LEVEL, CategoryFeature, Encoding
 from ponn.log import Log
 
 try:
@@ -37,6 +38,7 @@ BLOCK_ROWS = 65_536  # rows tallied at a time: a block of one feature stays in t
 # In a cell where nearly every row has the same U the squares cancel; it is then summed again around its mean.
 CANCELS = 1e-4
 GRAM_ROWS = 8_192
+CELL = 4  # numbers of a cell in the sums: U, U^2, weight, and one unused, as the compiled loops want it
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +125,11 @@ class Taken:
         return Taken(self.A[rows], self.u[rows], self.k, weight)
 
     @cached_property
+    def actions(self) -> np.ndarray:
+        """The actions as C's int."""
+        return np.ascontiguousarray(self.A, np.intc)  # [n]
+
+    @cached_property
     def weights(self) -> np.ndarray | None:
         """The rows' weights as C's double, if there are any."""
         return None if self.weight is None else np.ascontiguousarray(self.weight, np.float64)  # [n]
@@ -144,71 +151,81 @@ class Taken:
         """The outcomes of the rewarded rows."""
         return self.outcomes[self.rewarded].T.copy()  # [2, rewarded]
 
-    def first_cells(self, b: int) -> np.ndarray:
-        """A_j b, the first cell of each row's action in a [k, b] table; kept, as many features have the same b."""
-        if b not in self._first_cells:
-            self._first_cells[b] = self.A.astype(np.intc) * b  # [n]
-        return self._first_cells[b]
-
-    @cached_property
-    def _first_cells(self) -> dict[int, np.ndarray]:
-        return {}
-
 
 def tally_log(encoding: Encoding, log: Log, u: np.ndarray, gram: bool = True) -> Tally:
     """Tally a log in memory; u[j] is U_j of the action taken."""
-    total, start = Tally.zero(encoding, len(log.actions)), 0
+    total, start = None, 0
     for part in log.batches(BLOCK_ROWS):
         taken = Taken(part.A, u[start : start + len(part)], len(log.actions), part.weight)
-        total += tally_batch(encoding, encoding.select(part).columns, taken, gram)
+        found = tally_batch(encoding, encoding.select(part).columns, taken, gram)
+        total = found if total is None else total + found
         start += len(part)
-    return total
+    return Tally.zero(encoding, len(log.actions)) if total is None else total
 
 
 def tally_batch(encoding: Encoding, columns: Sequence[pa.ChunkedArray], taken: Taken, gram: bool = True) -> Tally:
     """Tally some rows; their columns are the features, in the order of the encoding."""
-    values, stop = [], 0
-    N_taken, U, M2 = np.empty((3, taken.k, int(encoding.b.sum()) + 1))
-    for feature, column in zip(encoding.features, columns, strict=True):  # all of one feature while it is in the cache
-        values.append(feature.read(column))
-        part, stop = slice(stop, stop + feature.b), stop + feature.b
-        N_taken[:, part], U[:, part], M2[:, part] = level_cells(feature_levels(feature, values[-1]), feature.b, taken)
-    N_taken[:, stop:], U[:, stop:], M2[:, stop:] = level_cells(np.zeros(len(taken.A), np.int16), 1, taken)
-    moments = gram_tally(encoding, values, taken.weight) if gram else GramTally.zero(len(correlation_owner(encoding)))
-    return Tally(LevelTally(N_taken.sum(axis=0), N_taken, U, M2), moments)
+    values = [feature.read(column) for feature, column in zip(encoding.features, columns, strict=True)]
+    sums = [np.zeros((taken.k, b, CELL)) for b in (*encoding.b.tolist(), 1)]  # [k, b, 4] each; the last: all rows
+    moments = add_values(encoding, values, taken, sums, gram)
+    return Tally(level_tally(sums, lambda i: levels_of(encoding, values, taken, i), taken), moments)
+
+
+def levels_of(encoding: Encoding, values: Sequence[np.ndarray], taken: Taken, i: int) -> np.ndarray:
+    """The level of each row in feature i; after the last feature, the one that all rows have in common."""
+    return encoding.features[i].codes(values[i]) if i < len(values) else np.zeros(len(taken.A), np.int16)
+
+
+def add_values(
+    encoding: Encoding, values: Sequence[np.ndarray], taken: Taken, sums: Sequence[np.ndarray], gram: bool
+) -> GramTally:
+    """Add the rows to the sums of every feature, and return their co-moments.
+
+    Block by block, so that what is read for the one is still in the cache for the other.
+    """
+    n, D = len(taken.A), len(correlation_owner(encoding))
+    single = all(x.dtype == np.float32 for x in values) and taken.weight is None
+    X: np.ndarray = np.empty((D + 1, min(n, GRAM_ROWS)), np.float32 if single else np.float64)
+    products = np.zeros((D + 1, D + 1))
+    bins = equal_bins(encoding, values, sums, X if gram else None) if COMPILED else {}
+    for i in range(len(sums)):
+        if i not in bins:
+            add_levels(sums[i], levels_of(encoding, values, taken, i), taken)
+    for start in range(0, n, GRAM_ROWS):
+        part = slice(start, min(start + GRAM_ROWS, n))
+        if bins:
+            kernel.add_bins(list(bins.values()), taken.actions, taken.outcomes, taken.weights, part.start, part.stop)
+        if gram:
+            moments = fill_moments(encoding, [x[part] for x in values], X[:, : part.stop - start], bins)
+            products += block_products(moments, None if taken.weight is None else taken.weight[part])
+    return gram_tally(products)
 
 
 # Levels --------------------------------------------------------------------------------------------------
 
 
-def feature_levels(feature: Feature, x: np.ndarray) -> np.ndarray:
-    """The level of each value, as `feature.codes` defines it; bins of equal width by the compiled loop."""
-    if not COMPILED or isinstance(feature, CategoryFeature) or feature.cuts is not None:
-        return feature.codes(x)
-    levels = np.empty(len(x), np.int16)
-    scale, missing = feature.bins / (feature.high - feature.low), feature.bins if feature.missing else NO_LEVEL
-    kernel.equal_bins(np.require(x, requirements=("C", "A")), feature.low, scale, feature.bins, missing, levels)
-    return levels  # [n]
+def equal_bins(
+    encoding: Encoding, values: Sequence[np.ndarray], sums: Sequence[np.ndarray], X: np.ndarray | None
+) -> dict[int, tuple[Any, ...]]:
+    """Features of equal bins, as the compiled loop takes them: it finds the bins and fills the rows of X as well."""
+    found = {}
+    row_of = np.searchsorted(correlation_owner(encoding), np.arange(len(values)))
+    for i, (feature, x) in enumerate(zip(encoding.features, values, strict=True)):
+        if isinstance(feature, CategoryFeature) or feature.cuts is not None:
+            continue
+        scale, missing = feature.bins / (feature.high - feature.low), feature.bins if feature.missing else NO_LEVEL
+        row = None if X is None else X[row_of[i]]
+        x = np.require(x, requirements=("C", "A"))
+        found[i] = (x, feature.low, scale, feature.bins, missing, feature.mean, sums[i], row)
+    return found
 
 
-def level_cells(levels: np.ndarray, b: int, taken: Taken) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """N(a, x_i), mean of U(a) and its squared deviations in the b levels of one feature, each [k, b]."""
-    table = compiled_sums(levels, b, taken) if COMPILED else numpy_sums(levels, b, taken)
-    total, squares, N_taken = table.transpose(2, 0, 1).copy()  # [k, b] each
-    N = N_taken.sum(axis=0)
-    U = total / np.where(N > 0, N, 1)
-    M2 = squares - total * U
-    again = M2 < CANCELS * squares
-    if again.any():
-        M2 = np.where(again, deviations(levels, taken, U, N, again), M2)
-    return N_taken, U, M2
-
-
-def compiled_sums(levels: np.ndarray, b: int, taken: Taken) -> np.ndarray:
-    """What `numpy_sums` says, in one pass over the rows."""
-    table = np.zeros((taken.k, b, 3))
-    kernel.add_rows(np.ascontiguousarray(levels), taken.first_cells(b), taken.outcomes, taken.weights, table)
-    return table  # [k, b, 3]
+def add_levels(sums: np.ndarray, levels: np.ndarray, taken: Taken) -> None:
+    """Add rows with these levels to the sums [k, b, 4] of one feature."""
+    if COMPILED:
+        kernel.add_rows(np.ascontiguousarray(levels), taken.actions, taken.outcomes, taken.weights, sums)
+    else:
+        sums[..., :3] += numpy_sums(levels, sums.shape[1], taken)
 
 
 def numpy_sums(levels: np.ndarray, b: int, taken: Taken) -> np.ndarray:
@@ -216,7 +233,7 @@ def numpy_sums(levels: np.ndarray, b: int, taken: Taken) -> np.ndarray:
     if levels.min(initial=0) < 0:
         known = np.flatnonzero(levels >= 0)
         levels, taken = levels[known], taken.rows(known)
-    cell = np.add(taken.first_cells(b), levels, dtype=np.intp)  # [n]
+    cell = taken.A.astype(np.intp) * b + levels  # [n]
     rewarded = cell.take(taken.rewarded)
     sums = [cell_sums(rewarded, values, (taken.k, b)) for values in taken.rewards]
     return np.stack([*sums, cell_sums(cell, taken.weight, (taken.k, b))], axis=-1)  # [k, b, 3]
@@ -227,10 +244,29 @@ def cell_sums(cell: np.ndarray, values: np.ndarray | None, shape: tuple[int, ...
     return np.bincount(cell, values, minlength=shape[0] * shape[1]).astype(float, copy=False).reshape(shape)
 
 
+def level_tally(sums: Sequence[np.ndarray], levels: Callable[[int], np.ndarray], taken: Taken) -> LevelTally:
+    """N(a, x_i), mean of U(a) and its squared deviations in the levels of all features, from their sums.
+
+    levels: gives the levels of a feature, asked for only where its squares cancel.
+    """
+    total, squares, N_taken, _ = np.concatenate(sums, axis=1).transpose(2, 0, 1).copy()  # [k, L + 1] each
+    N = N_taken.sum(axis=0)
+    U = total / np.where(N > 0, N, 1)
+    M2 = squares - total * U
+    again = M2 < CANCELS * squares
+    if again.any():
+        stops = np.cumsum([one.shape[1] for one in sums])
+        for i in np.unique(np.searchsorted(stops, np.flatnonzero(again.any(axis=0)), side="right")):
+            part = slice(stops[i] - sums[i].shape[1], stops[i])
+            exact = deviations(levels(i), taken, U[:, part], N[part], again[:, part])
+            M2[:, part] = np.where(again[:, part], exact, M2[:, part])
+    return LevelTally(N, N_taken, U, M2)
+
+
 def deviations(levels: np.ndarray, taken: Taken, U: np.ndarray, N: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Squared deviations from the mean in the cells wanted, summed around the mean: exact where squares cancel."""
     rows = taken.rewarded[levels[taken.rewarded] >= 0]
-    cell = taken.first_cells(U.shape[1])[rows] + levels[rows]
+    cell = taken.A[rows].astype(np.intp) * U.shape[1] + levels[rows]
     few = np.flatnonzero(wanted.ravel()[cell])  # mostly cells with hardly any rows
     rows, cell = rows[few], cell[few]
     weight = None if taken.weight is None else taken.weight[rows]
@@ -248,40 +284,38 @@ def correlation_owner(encoding: Encoding) -> np.ndarray:
     return np.repeat(np.arange(len(columns)), columns)  # [D]
 
 
-def gram_tally(encoding: Encoding, columns: list[np.ndarray], weight: np.ndarray | None) -> GramTally:
-    """Means and co-moments of one batch.
+def gram_tally(products: np.ndarray) -> GramTally:
+    """Means and co-moments from the products of columns taken from the encoding's means; the last column is 1.
 
-    Columns are taken from the encoding's means, so that products do not cancel. Where all are in single precision they
-    are multiplied so, GRAM_ROWS at a time, and summed in double: correlations are then right to 1e-6, else to 1e-12.
+    Where all columns are in single precision they are multiplied so, GRAM_ROWS at a time, and summed in double:
+    correlations are then right to 1e-6, else to 1e-12.
     """
-    n, D = len(columns[0]), len(correlation_owner(encoding))
-    single = all(x.dtype == np.float32 for x in columns) and weight is None
-    X: np.ndarray = np.empty((D + 1, min(n, GRAM_ROWS)), np.float32 if single else np.float64)
-    products = np.zeros((D + 1, D + 1))
-    for start in range(0, n, GRAM_ROWS):
-        part = slice(start, start + GRAM_ROWS)
-        moments = fill_moments(encoding, [x[part] for x in columns], X[:, : n - start])
-        products += block_products(moments, None if weight is None else weight[part])
-    total, sums = float(products[-1, -1]), products[-1, :-1]  # the last row of X is 1
+    total, sums = float(products[-1, -1]), products[-1, :-1]
     if not total:
-        return GramTally.zero(D)
+        return GramTally.zero(len(sums))
     return GramTally(total, sums / total, products[:-1, :-1] - np.outer(sums, sums) / total)
 
 
-def fill_moments(encoding: Encoding, columns: list[np.ndarray], X: np.ndarray) -> np.ndarray:
-    """The correlation columns of some rows: x - mean, 0 where missing; 0/1 per level of a category; and a row of 1."""
+def fill_moments(
+    encoding: Encoding, columns: Sequence[np.ndarray], X: np.ndarray, filled: Container[int] = ()
+) -> np.ndarray:
+    """The correlation columns of some rows: x - mean, 0 where missing; 0/1 per level of a category; and a row of 1.
+
+    filled: features whose columns are in place already.
+    """
     X[-1] = 1
     place = 0
-    for feature, x in zip(encoding.features, columns, strict=True):
+    for i, (feature, x) in enumerate(zip(encoding.features, columns, strict=True)):
         if isinstance(feature, CategoryFeature):
             X[place : place + feature.b] = 0
             feature.fill(x, X[place : place + feature.b].T)
             place += feature.b
-        else:
+            continue
+        if i not in filled:
             np.subtract(x, X.dtype.type(feature.mean), out=X[place])
             if feature.missing:
                 clear_missing(X[place])
-            place += 1
+        place += 1
     return X  # [D + 1, n]
 
 

@@ -1,0 +1,193 @@
+"""Commands that learn: `ponn learn`, `ponn compare`. Nothing heavy is imported before a command needs it."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ponn.command_options import (
+    chosen_engine,
+    engine_options,
+    learning_options,
+    log_options,
+    parse_setting,
+    valuing_options,
+)
+from ponn.commands_policy import print_policy
+from ponn.errors import PonnError
+from ponn.terminal import console, learning_progress, print_passes
+from ponn.value_tables import SUPPORTED_ONLY, print_doubts, subgroup_table, value_table
+
+if TYPE_CHECKING:
+    from ponn.holdout import Contest, Outcome
+    from ponn.learners import Progress
+    from ponn.log import Log
+    from ponn.policy import Policy
+    from ponn.sharded import ShardedLog
+
+
+@click.command()
+@log_options
+@click.option("--method", metavar="NAME", help="See `ponn compare --help` for their names; default ponn-b.")
+@click.option("--out", type=click.Path(), default="policy.ponn", show_default=True, help="Where the policy goes.")
+@click.option("--report", type=click.Path(), help="Where a report goes: one HTML file that opens offline.")
+@click.option("--by", multiple=True, metavar="COL", help="Value each subgroup of a column by itself; repeat.")
+@click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless the verdict is 'better'.")
+@click.option("--progress", type=click.Choice(["lines", "json"]), default="lines", hidden=True)
+@engine_options
+@learning_options
+def learn(
+    log: str,
+    method: str | None,
+    out: str,
+    report: str | None,
+    by: tuple[str, ...],
+    require_improvement: bool,
+    progress: str,
+    engine: str | None,
+    workers: int | None,
+    address: str | None,
+    tune: bool,
+    changes: tuple[str, ...],
+    holdout: float,
+    level: float,
+    seed: int,
+    as_json: bool,
+    **columns: Any,
+) -> None:
+    """Learn a policy from LOG, write it to a file, and say what it is worth on rows it never saw.
+
+    \b
+    Examples:
+      ponn learn visits.csv --action treatment --reward recovered --out clinic.ponn
+      ponn learn visits.csv --action treatment --reward recovered --tune --set select=fdr --report report.html
+    """
+    from ponn.anysize import learn_with_holdout, read_log
+
+    columns["features"] = columns["features"] or None
+    settings = dict(map(parse_setting, changes))
+    kept: list[Policy] = []
+
+    def keep(policy: "Policy") -> None:
+        policy.save(out)
+        kept.append(policy)
+
+    with chosen_engine(engine, workers, address) as where, learning_progress(as_json=progress == "json") as tell:
+        rows = read_log(log, engine=where, progress=tell, **columns, keep=by)
+        asked: dict[str, Any] = {"holdout": holdout, "level": level, "by": by, "engine": where, "progress": tell}
+        asked["keep"] = keep
+        try:
+            found = learn_with_holdout(rows, method, tune, seed, **asked, **settings)
+        except PonnError as error:
+            if not kept:
+                raise
+            raise PonnError(f"The policy was learned and is in {out}, but it could not be valued: {error}") from error
+        found.policy.save(out)
+        if report:
+            report_outcome(found, rows, report, level, by, tell)
+    print_passes(found.policy.provenance.get("passes", ()))
+    if as_json:
+        made = found.policy.provenance
+        told = {"policy": out, "method": found.policy.method, "rows": len(rows), "actions": found.policy.actions}
+        click.echo(json.dumps(told | {"seconds": made["seconds"], "report": report} | found.as_json()))
+    else:
+        print_policy(found.policy)
+        print_outcome(found)
+        click.echo(f"Written to {out}{f', the report to {report}' if report else ''}.", err=True)
+    if require_improvement and found.verdict.kind != "better":
+        sys.exit(3)
+
+
+def report_outcome(
+    found: "Outcome", log: "Log | ShardedLog", path: str, level: float, by: tuple[str, ...], tell: "Progress"
+) -> None:
+    """The report on what was just learned, from the rows kept aside and what they were corrected with."""
+    from ponn.log import Log
+    from ponn.report import write_report
+
+    if not isinstance(log, Log):
+        raise PonnError(
+            "The policy was learned and saved, but a report needs its log in memory: write it with `ponn report` from "
+            "a part of the log that fits."
+        )
+    write_report(
+        found.policy,
+        log,
+        path,
+        rows=found.kept,
+        corrections=found.corrections,
+        level=level,
+        by=by,
+        progress=tell,
+    )
+
+
+def print_outcome(found: "Outcome") -> None:
+    """Values and verdict for people."""
+    from rich.text import Text
+
+    out = console()
+    names = {"policy": "this policy", "logging": "current practice", "best_fixed": f"always {found.best_fixed}"}
+    names["supported_only"] = SUPPORTED_ONLY
+    out.print(value_table({names[name]: one for name, one in found.value.items()}))
+    if found.worth.subgroups is not None:
+        out.print(subgroup_table(found.worth.subgroups))
+    out.print(Text(str(found.verdict), style="bold"))
+    print_doubts(found.worth)
+
+
+@click.command()
+@log_options
+@click.option("--methods", default="ponn-b,ponn,poem,lr-l1,direct-forest", show_default=True, metavar="A,B,...")
+@valuing_options
+@learning_options
+def compare(
+    log: str,
+    methods: str,
+    estimator: str,
+    interval: str,
+    tune: bool,
+    changes: tuple[str, ...],
+    holdout: float,
+    level: float,
+    seed: int,
+    as_json: bool,
+    **columns: Any,
+) -> None:
+    """Learn from LOG by several methods and value them on rows that none of them saw.
+
+    \b
+    Methods: ponn-dr ponn-b ponn poem poem-b poem-l1 mlp-l1 lr-l1 logging banditnet ipw-forest direct-forest
+             offset-tree
+    \b
+    Example:
+      ponn compare visits.csv --action treatment --reward recovered --methods ponn-b,lr-l1
+    """
+    from ponn.holdout import compare_methods
+    from ponn.log import read_log
+
+    columns["features"] = columns["features"] or None
+    names = tuple(name.strip() for name in methods.split(",") if name.strip())
+    if not names:
+        raise PonnError("--methods names no method; expected names with commas between, e.g. ponn-b,lr-l1.")
+    settings, rows = dict(map(parse_setting, changes)), read_log(log, **columns)
+    asked: dict[str, Any] = {"holdout": holdout, "level": level, "estimator": estimator, "interval": interval}
+    with learning_progress() as tell:
+        found = compare_methods(rows, names, tune, seed, **asked, progress=tell, **settings)
+    if as_json:
+        click.echo(json.dumps(found.as_json()))
+    else:
+        print_contest(found)
+
+
+def print_contest(found: "Contest") -> None:
+    """Values of several methods, their paired differences and the verdicts, for people."""
+    out = console()
+    out.print(value_table(found.comparison.values))
+    if found.comparison.differences:
+        pairs = {f"{one} minus {other}": gain for (one, other), gain in found.comparison.differences.items()}
+        out.print(value_table(pairs, title="Paired differences"))
+    for name, one in found.comparison.verdicts.items():
+        out.print(f"{name}: {one.kind}", markup=False)
+    out.print(f"Best on the validation rows: {found.best}", markup=False)

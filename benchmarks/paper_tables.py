@@ -3,8 +3,8 @@
 25 runs per world, each with its own log, split and seed. In a run every method chooses among 20 candidates (the grids
 of `ponn.METHODS`) by its validation loss, with propensities estimated, as in section 7.2.1; the policies are judged on
 test rows by the truth. Runs are independent tasks, one process each on all cores; every finished run is a line in
-results/paper_runs, so a stopped experiment goes on where it was. A line made by another search space is not used.
-Tables come first, then Figure 2, then PONN-B and PONN with sigmoid units.
+results/paper_runs, so a stopped experiment goes on where it was. What was found with another search space of the same
+method is not used but made again. Tables come first, then Figure 2, then PONN-B and PONN with sigmoid units.
 """
 
 import argparse
@@ -97,35 +97,31 @@ BARS = {"pendigits": 86.5, "satimage": 78.8, "optdigits": 79.4}  # PONN-B, stoch
 
 # One run -------------------------------------------------------------------------------------------------
 
+# Rows of the tables: method and what is set beside its own settings
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{method: (method, {"activation": ACTIVATION}) for method in LEARNED},
+    UNCLIPPED: ("poem", {"clip": 0.0}),
+}
+SIGMOID_ROWS = {f"{method} sigmoid": (method, {"activation": "sigmoid"}) for method in ("ponn-b", "ponn")}
+ALL_ROWS = ROWS | SIGMOID_ROWS
 
-def table_run(world: str, scaling: str, run: int, share: int) -> dict[str, Any]:
-    """Every method on one log; accuracies are shares of the test rows."""
+
+def table_run(world: str, scaling: str, run: int, share: int, rows: Sequence[str]) -> dict[str, Any]:
+    """Some methods on one log; accuracies are shares of the test rows."""
     log, test = rows_of(world, scaling, run)
     penalty = step_a_penalty(log)
-    methods = {"logging": accuracies(test, test.propensities) | {"seconds": 0.0}}
-    for method in LEARNED:
-        methods[method] = judged(log, test, method, run, share, penalty, activation=ACTIVATION)
-    methods[UNCLIPPED] = judged(log, test, "poem", run, share, penalty, clip=0.0)
-    found: dict[str, Any] = {"methods": methods, "propensity_penalty": penalty}
-    if world == "breast-cancer":
-        found["selected"] = selected_features(log, methods["ponn-b"]["chosen"]["lambda1"], run)
+    found: dict[str, Any] = {"propensity_penalty": penalty}
+    found["methods"] = {"logging": accuracies(test, test.propensities) | {"seconds": 0.0, "space": ""}}
+    for row in rows:
+        method, settings = ALL_ROWS[row]
+        judgement = judged(log, test, method, run, share, penalty, **settings)
+        found["methods"][row] = judgement | {"space": space(row, share)}
+    if world == "breast-cancer" and "ponn-b" in rows:
+        found["selected"] = selected_features(log, found["methods"]["ponn-b"]["chosen"]["lambda1"], run)
     return found
 
 
-def sigmoid_run(world: str, scaling: str, run: int, share: int) -> dict[str, Any]:
-    """PONN-B and PONN with the paper's sigmoid units."""
-    log, test = rows_of(world, scaling, run)
-    penalty = step_a_penalty(log)
-    settings = {"activation": "sigmoid"}
-    return {
-        "methods": {
-            f"{method} sigmoid": judged(log, test, method, run, share, penalty, **settings)
-            for method in ("ponn-b", "ponn")
-        }
-    }
-
-
-def figure_run(world: str, scaling: str, run: int, share: int) -> dict[str, Any]:
+def figure_run(world: str, scaling: str, run: int, share: int, rows: Sequence[str]) -> dict[str, Any]:
     """Figure 2: PONN-B under one lambda1 after the other, its other settings as they come."""
     log, test = rows_of(world, scaling, run)
     fixed = {"activation": ACTIVATION, "propensity_penalty": step_a_penalty(log)}
@@ -134,16 +130,18 @@ def figure_run(world: str, scaling: str, run: int, share: int) -> dict[str, Any]
         policy = ponn.learn(log, "ponn-b", seed=run, lambda1=lambda1, **fixed)
         h = policy.predict_proba(test.log)
         points.append({"lambda1": lambda1, "kept": float(policy.selected.mean()), **accuracies(test, h)})
-    return {"points": points}
+    return {"methods": {FIGURE: {"points": points, "space": figure_space()}}}
 
 
-WORKS = {"table": (table_run, RUNS), "figure": (figure_run, FIGURE_RUNS), "sigmoid": (sigmoid_run, SIGMOID_RUNS)}
+FIGURE = "figure"  # what Figure 2 is called among the rows
+Task = tuple[str, str, int, int, tuple[str, ...]]  # world, scaling, run, share, rows
 
 
-def one_run(work: str, world: str, scaling: str, run: int, share: int) -> dict[str, Any]:
+def one_run(task: Task) -> dict[str, Any]:
     """One task, with what says which it was."""
-    told = {"work": work, "world": world, "scaling": scaling, "run": run, "space": space(share)}
-    return told | WORKS[work][0](world, scaling, run, share)
+    world, scaling, run, _, rows = task
+    work = figure_run if rows == (FIGURE,) else table_run
+    return {"world": world, "scaling": scaling, "run": run, **work(*task)}
 
 
 def rows_of(world: str, scaling: str, run: int) -> tuple[ponn.Log, ponn.World]:
@@ -201,25 +199,42 @@ def selected_features(log: ponn.Log, tuned: float, run: int) -> dict[str, dict[s
     return found
 
 
-def space(share: int) -> str:
-    """A fingerprint of everything that decides what is tried."""
-    grids = {method: [dict(METHODS[method].settings), dict(METHODS[method].grid)] for method in LEARNED}
+def space(row: str, share: int) -> str:
+    """A fingerprint of everything that decides what is tried for a row of the tables."""
+    method, settings = ALL_ROWS[row]
+    return fingerprint(dict(METHODS[method].settings), dict(METHODS[method].grid), settings, share)
+
+
+def figure_space() -> str:
+    """The same for Figure 2."""
+    return fingerprint(dict(METHODS["ponn-b"].settings), FIGURE_LAMBDA1, ACTIVATION)
+
+
+def fingerprint(*what: Any) -> str:
+    """Of settings, with the usual ones of whatever is not set."""
     usual = ", ".join(f"{name}={value!r}" for name, value in vars(Settings()).items() if name not in OTHERS_SETTINGS)
-    told = json.dumps([grids, ACTIVATION, FIGURE_LAMBDA1, share, f"Settings({usual})"], default=list, sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps([*what, usual], default=list, sort_keys=True).encode()).hexdigest()[:12]
 
 
 # All runs ------------------------------------------------------------------------------------------------
 
 
-def run_all(scaling: str, worlds: Sequence[str], runs: int, share: int, folder: Path) -> None:
+PARTS = {
+    "table": (tuple(ROWS), RUNS),
+    "figure": ((FIGURE,), FIGURE_RUNS),
+    "sigmoid": (tuple(SIGMOID_ROWS), SIGMOID_RUNS),
+}
+
+
+def run_all(scaling: str, worlds: Sequence[str], parts: Sequence[str], runs: int, share: int, folder: Path) -> None:
     """Finish what is missing, world by world within a run."""
-    tasks = [
-        (work, world, scaling, run, share)
-        for work, (_, most) in WORKS.items()
-        for run, world in product(range(min(runs, most)), worlds)
-        if run not in kept_runs(folder, work, scaling, world, runs, share)
-    ]
+    tasks: list[Task] = []
+    for rows, most in (PARTS[part] for part in parts):
+        for run, world in product(range(min(runs, most)), worlds):
+            done = kept_runs(folder, scaling, world, runs, share).get(run, {"methods": {}})["methods"]
+            missing = tuple(row for row in rows if row not in done)
+            if missing:
+                tasks.append((world, scaling, run, share, missing))
     started = time.perf_counter()
     with closing(in_processes(tasks)) as results:
         for done, result in enumerate(results, 1):
@@ -228,29 +243,38 @@ def run_all(scaling: str, worlds: Sequence[str], runs: int, share: int, folder: 
             print(told(result), f"[{done} of {len(tasks)}, {left / 60:.0f} min left]", flush=True)
 
 
-def in_processes(tasks: Sequence[tuple[str, str, str, int, int]]) -> Iterator[dict[str, Any]]:
+def in_processes(tasks: Sequence[Task]) -> Iterator[dict[str, Any]]:
     """Results of the runs as they come, one single-thread process per core."""
     from joblib import Parallel, delayed
 
     cores = len(os.sched_getaffinity(0))
     pool = Parallel(n_jobs=cores, backend="loky", return_as="generator_unordered", batch_size=1, pre_dispatch="all")
-    return pool(delayed(one_run)(*task) for task in tasks)
+    return pool(delayed(one_run)(task) for task in tasks)
 
 
-def runs_file(folder: Path, work: str, scaling: str, world: str) -> Path:
-    return folder / "paper_runs" / f"{work}-{world}-{scaling}.jsonl"
+def runs_file(folder: Path, scaling: str, world: str) -> Path:
+    return folder / "paper_runs" / f"{world}-{scaling}.jsonl"
 
 
-def kept_runs(folder: Path, work: str, scaling: str, world: str, runs: int, share: int) -> dict[int, dict[str, Any]]:
-    """Finished runs of the same search space, by number."""
-    path = runs_file(folder, work, scaling, world)
-    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else []
-    return {line["run"]: line for line in lines if line["space"] == space(share) and line["run"] < runs}
+def kept_runs(folder: Path, scaling: str, world: str, runs: int, share: int) -> dict[int, dict[str, Any]]:
+    """What was found with the search spaces of today, by run; a run may have several lines."""
+    path = runs_file(folder, scaling, world)
+    spaces = {row: space(row, share) for row in ALL_ROWS} | {"logging": "", FIGURE: figure_space()}
+    found: dict[int, dict[str, Any]] = {}
+    for line in map(json.loads, path.read_text().splitlines()) if path.exists() else []:
+        valid = {row: one for row, one in line["methods"].items() if one["space"] == spaces.get(row)}
+        if line["run"] >= runs:
+            continue
+        run = found.setdefault(line["run"], {"methods": {}})
+        run["methods"] |= valid
+        if "selected" in line and "ponn-b" in valid:
+            run["selected"] = line["selected"]
+    return found
 
 
 def append(folder: Path, result: dict[str, Any]) -> None:
     """Add a finished run to its file."""
-    path = runs_file(folder, result["work"], result["scaling"], result["world"])
+    path = runs_file(folder, result["scaling"], result["world"])
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         file.write(json.dumps(result) + "\n")
@@ -258,20 +282,14 @@ def append(folder: Path, result: dict[str, Any]) -> None:
 
 def told(result: dict[str, Any]) -> str:
     """One line about a finished run."""
-    methods = result.get("methods", {}).items()
-    shown = " ".join(f"{method} {100 * one['stochastic']:.1f}" for method, one in methods)
-    return f"{result['world']} {result['scaling']} {result['work']} run {result['run']}: {shown}"
+    shown = (f"{row} {100 * one['stochastic']:.1f}" for row, one in result["methods"].items() if "stochastic" in one)
+    return f"{result['world']} {result['scaling']} run {result['run']}: {' '.join(shown) or FIGURE}"
 
 
-def all_runs(folder: Path, scaling: str, world: str, runs: int, share: int) -> list[dict[str, Any]]:
-    """The table's runs of a world, with the figure's points and the sigmoid rows where they exist."""
-    parts = {work: kept_runs(folder, work, scaling, world, runs, share) for work in WORKS}
-    found = []
-    for run, line in sorted(parts["table"].items()):
-        more = parts["sigmoid"].get(run, {"methods": {}})
-        points = {"figure": parts["figure"][run]["points"]} if run in parts["figure"] else {}
-        found.append(line | {"methods": line["methods"] | more["methods"]} | points)
-    return found
+def complete_runs(folder: Path, scaling: str, world: str, runs: int, share: int) -> list[dict[str, Any]]:
+    """The runs of a world that have every row of the tables."""
+    kept = kept_runs(folder, scaling, world, runs, share)
+    return [found for _, found in sorted(kept.items()) if set(ROWS) <= set(found["methods"])]
 
 
 # Tables --------------------------------------------------------------------------------------------------
@@ -303,7 +321,7 @@ def accuracy_table(by_world: dict[str, list[dict[str, Any]]], measure: str) -> l
     """Methods x worlds: ours, and the printed value."""
     lines = ["| method | " + " | ".join(f"{world} | printed" for world in by_world) + " |"]
     lines.append("|---" * (1 + 2 * len(by_world)) + "|")
-    for method in (*TABLE, UNCLIPPED, "ponn-b sigmoid", "ponn sigmoid"):
+    for method in (*TABLE, UNCLIPPED, *SIGMOID_ROWS):
         if not any(values(runs, method, measure) for runs in by_world.values()):
             continue
         cells = []
@@ -397,7 +415,7 @@ def verdict(by_world: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 def figure_2(world: str, runs: Sequence[dict[str, Any]]) -> str:
     """Accuracy against lambda1, mean over the runs that have it."""
-    drawn = [run["figure"] for run in runs if "figure" in run]
+    drawn = [run["methods"][FIGURE]["points"] for run in runs if FIGURE in run["methods"]]
     lines = {measure: mean_line(drawn, measure) for measure in ("stochastic", "greedy")}
     return line_chart(lines, name=f"Accuracy against lambda1, {world}", x_name="lambda1", y_name="accuracy in %")
 
@@ -465,9 +483,9 @@ def report(folder: Path, runs: int, share: int) -> None:
     """Tables and figures of whatever scalings are finished."""
     (lines_1, raw_1), (lines_2, raw_2) = table_1(), table_2()
     text = ["## Table 1: kidney stones", "", *lines_1, "", "## Table 2: data", "", *lines_2, ""]
-    raw: dict[str, Any] = {"table_1": raw_1, "table_2": raw_2, "runs": runs, "space": space(share)}
+    raw: dict[str, Any] = {"table_1": raw_1, "table_2": raw_2, "runs": runs}
     for scaling in ("paper", "hard"):
-        kept = {world: all_runs(folder, scaling, world, runs, share) for world in WORLDS}
+        kept = {world: complete_runs(folder, scaling, world, runs, share) for world in WORLDS}
         by_world = {world: found for world, found in kept.items() if len(found) > 1}
         if not set(UCI) <= set(by_world):
             continue
@@ -475,7 +493,7 @@ def report(folder: Path, runs: int, share: int) -> None:
             text += [f"## {title}", "", *lines, ""]
         raw[scaling] = {"runs": {world: len(one) for world, one in by_world.items()}, "verdict": verdict(by_world)}
         for world, found in by_world.items():
-            if not any("figure" in run for run in found):
+            if not any(FIGURE in run["methods"] for run in found):
                 continue
             (folder / f"figure_2-{world}-{scaling}.svg").write_text(figure_2(world, found))
             text += [f"![Figure 2, {world}, scaling {scaling}](figure_2-{world}-{scaling}.svg)", ""]
@@ -488,6 +506,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scaling", choices=("paper", "hard"), nargs="+", default=["paper", "hard"])
     parser.add_argument("--worlds", choices=WORLDS, nargs="+", default=list(WORLDS))
+    parser.add_argument("--parts", choices=PARTS, nargs="+", default=list(PARTS))
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--quick", action="store_true", help="three runs with a quarter of the candidates")
     parser.add_argument("--tables-only", action="store_true", help="only write the tables of what is finished")
@@ -499,7 +518,7 @@ def main() -> None:
     scalings = [] if given.tables_only else given.scaling[:1] if given.quick else given.scaling
     for scaling in scalings:
         worlds = [world for world in given.worlds if scaling == "paper" or world in UCI]
-        run_all(scaling, worlds, runs, share, folder)
+        run_all(scaling, worlds, given.parts, runs, share, folder)
     report(folder, runs, share)
 
 

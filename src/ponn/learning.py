@@ -96,11 +96,12 @@ def masks_of(prepared: Prepared, lambda1: float, lambda2: float) -> np.ndarray:
 def candidates(prepared: Prepared, settings: Settings, grid: Grid, seed: int) -> list[Candidate]:
     """One candidate per point of the grid; points with equal masks that differ in thresholds alone are one.
 
-    An empty grid is the settings themselves. lambda1's range depends on the loss.
+    An empty grid is the settings themselves. lambda1's range in the grid is for the loss l2; l1 has another.
     """
-    if "lambda1" in grid:
-        by_threshold = prepared.step_b is not None and settings.select == "threshold"
-        grid = {**grid, "lambda1": LAMBDA1[settings.loss] if by_threshold else (settings.lambda1,)}
+    if "lambda1" in grid and (prepared.step_b is None or settings.select != "threshold"):
+        grid = {**grid, "lambda1": (settings.lambda1,)}
+    elif "lambda1" in grid and settings.loss == "l1":
+        grid = {**grid, "lambda1": LAMBDA1["l1"]}
     if settings.criterion == "ips" and settings.clip is None:
         settings = replace(settings, clip=usual_clip(prepared.problem.train.w))
     found: dict[tuple[Any, ...], Candidate] = {}

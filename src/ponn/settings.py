@@ -155,6 +155,7 @@ class Method:
 LAMBDA1 = {"l2": (0.03, 0.06, 0.1, 0.2), "l1": (0.2, 0.4, 0.7, 1.0)}
 STRENGTHS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # of the L2 penalty of policy networks
 NETWORK: dict[str, Any] = {"l2": 1e-3, "learning_rate": 3e-3}
+LINEAR_STEPS, VARIANCES = (3e-2, 1e-1), (0.1, 1.0)  # of POEM with features selected or penalised
 LINEAR_IPS: dict[str, Any] = {"hidden": (), "criterion": "ips", "l2": 0.0, "learning_rate": 1e-2, "variance": 0.1}
 
 FOREST: dict[str, tuple[Any, ...]] = {"leaf": (1, 3, 10), "columns": (0.2, 0.33, 0.6)}
@@ -164,7 +165,7 @@ METHODS: dict[str, Method] = {
     "ponn-b": Method(
         "the paper's algorithm: Steps A, B and C",
         settings=NETWORK,
-        grid={"lambda1": LAMBDA1["l2"], "l2": STRENGTHS},
+        grid={"lambda1": LAMBDA1["l2"], "l2": STRENGTHS, "learning_rate": (5e-3,)},
     ),
     "ponn": Method(
         "the paper's algorithm without Step B",
@@ -179,12 +180,12 @@ METHODS: dict[str, Method] = {
     "poem-b": Method(
         "POEM on the features of Step B",
         settings={**LINEAR_IPS, "relevance": True},
-        grid={"lambda1": LAMBDA1["l2"], "variance": (0.0, 0.1, 0.3, 1.0, 3.0)},
+        grid={"lambda1": (0.03, 0.06, 0.1, 0.15, 0.2), "variance": VARIANCES, "learning_rate": LINEAR_STEPS},
     ),
     "poem-l1": Method(
         "POEM with an L1 penalty",
         settings={**LINEAR_IPS, "relevance": False, "l1": 1e-3},
-        grid={"l1": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2), "variance": (0.0, 0.1, 0.3, 1.0)},
+        grid={"l1": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2), "variance": VARIANCES, "learning_rate": LINEAR_STEPS},
     ),
     "mlp-l1": Method(
         "reward network on (features, action) with an L1 penalty; takes the action that promises most",

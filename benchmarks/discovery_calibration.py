@@ -6,7 +6,8 @@ Four questions, all with estimated propensities:
 2. the same without any relevant feature: how often is anything discovered;
 3. XOR pairs among 50 features, 10,000 rows: how often is the pair found;
 4. the breast-cancer world, 20 seeds: recall and precision against the features with true g(a, i) > 0, for the test at
-   several rates and for the paper's threshold at several lambda1.
+   several rates and for the paper's threshold at several lambda1; and which rate and which lambda1 the validation loss
+   of PONN-B would choose, one for all seeds.
 """
 
 import argparse
@@ -22,13 +23,12 @@ from ponn.encode import Encoding
 from ponn.pairs import pair_relevance
 from ponn.propensity import propensities
 from ponn.relevance import Relevance, relevance
-from ponn.settings import Settings
+from ponn.settings import LAMBDA1, RATES, Settings
 from ponn.synthetic import synthetic
 from ponn.world import World
 from record import RESULTS, now, write_record
 
-RATES = (0.1, 0.2, 0.3, 0.5, 0.6)
-LAMBDAS = {"l1": (0.2, 0.3, 0.5, 0.7, 1.0), "l2": (0.005, 0.01, 0.03, 0.1)}
+LAMBDAS = {"l1": (0.2, 0.3, 0.5, 0.7, 1.0), "l2": (0.005, 0.01, 0.03, 0.06, 0.1, 0.2)}
 
 
 def step_b(world: World, loss: str = "l2") -> Relevance:
@@ -100,12 +100,25 @@ def breast_cancer(seeds: int) -> dict[str, Any]:
         for loss, lambdas in LAMBDAS.items():
             found = step_b(world, loss)
             for value in lambdas:
-                chosen = found.with_thresholds(value, 0.0).selected
+                chosen = found.under(Settings(loss=loss, lambda1=value)).selected
                 scores.setdefault(f"threshold {loss} lambda1={value}", []).append(score(chosen, true))
         for rate in RATES:
             scores.setdefault(f"fdr {rate}", []).append(score(discoveries(found.tested(), rate), true))
     means = {name: np.mean(one, axis=0).round(3).tolist() for name, one in scores.items()}
-    return {"recall_precision": means, "sets": true_sets(), "raw": scores}
+    return {"recall_precision": means, "valid_loss": validation_losses(seeds), "sets": true_sets(), "raw": scores}
+
+
+def validation_losses(seeds: int) -> dict[str, float]:
+    """The mean validation loss of PONN-B under each rule, its other settings as they come."""
+    rules = {f"threshold l2 lambda1={value}": {"lambda1": value} for value in LAMBDA1["l2"]}
+    rules |= {f"fdr {rate}": {"select": "fdr", "fdr": rate} for rate in RATES}
+    losses: dict[str, list[float]] = {name: [] for name in rules}
+    for seed in range(seeds):
+        log = ponn.simulate.world("breast-cancer", seed=seed).log
+        for name, rule in rules.items():
+            policy = ponn.learn(log, "ponn-b", seed=seed, activation="relu", **rule)
+            losses[name].append(policy.provenance["training"]["valid_loss"])
+    return {name: float(np.mean(one)) for name, one in losses.items()}
 
 
 def true_sets() -> dict[str, dict[str, list[str]]]:
@@ -133,6 +146,8 @@ def main() -> None:
         measured: dict[str, Any] = {"breast_cancer": breast_cancer(given.seeds)}
         for name, value in measured["breast_cancer"]["recall_precision"].items():
             print(f"breast cancer, {name}: recall {value[0]:.3f}, precision {value[1]:.3f}", flush=True)
+        for name, loss in measured["breast_cancer"]["valid_loss"].items():
+            print(f"breast cancer, {name}: validation loss {loss:.4f}", flush=True)
         measured["xor"] = xor(given.logs)
         print("xor:", measured["xor"], flush=True)
         measured["parametric"] = [parametric(given.logs, bias) for bias in (0.5, 1.0)]

@@ -194,7 +194,7 @@ def selected_features(log: ponn.Log, tuned: float, run: int) -> dict[str, dict[s
     names = np.array(log.features, dtype=object)
     found = {}
     for title, lambda1 in (("tuned", tuned), ("paper", PAPER_LAMBDA1)):
-        masks = prepared.step_b.with_thresholds(lambda1, 0.0).selected
+        masks = prepared.step_b.under(Settings(lambda1=lambda1)).selected
         found[title] = {str(action): list(names[mask]) for action, mask in zip(log.actions, masks, strict=True)}
     return found
 

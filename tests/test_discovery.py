@@ -6,13 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ponn
-from ponn.discovery import centre, discoveries, p_values, pool, q_values, welch, welch_james
+from ponn.discovery import (
+    MOST_GROUPS,
+    centre,
+    discoveries,
+    p_values,
+    pool,
+    q_values,
+    rows_per_group,
+    welch,
+    welch_james,
+)
 from ponn.encode import Encoding
 from ponn.pairs import MOST_FEATURES, coarse_levels, pair_relevance
 from ponn.propensity import propensities
 from ponn.relevance import LOSSES, relevance
 from ponn.settings import Settings
 from ponn.synthetic import synthetic
+from ponn.tally import LevelTally, Taken
+from tallies import tally_levels
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.sampled_from([0.05, 0.1, 0.3]))
@@ -64,6 +76,24 @@ def test_pooling_joins_neighbours_and_no_group_is_too_small(taken, target):
     assert np.all((np.diff(group) == 0) | (np.diff(group) == 1))
     held = np.bincount(group, taken)
     assert np.all(held >= target) or len(held) == 1
+
+
+def test_a_rare_level_of_few_is_tested_and_many_levels_are_pooled():
+    """A binary feature whose rarer level has one row in twenty, with a great effect."""
+    rng = np.random.default_rng(0)
+    n, levels = 4_000, (rng.random(4_000) < 0.05).astype(np.int16)
+    taken = Taken(np.zeros(n, int), np.where(levels, 0.8, 0.0) + rng.normal(0, 0.3, n), 1)
+    assert p_values(with_all_rows(levels, 2, taken), np.array([2]))[0, 0] < 1e-6
+    many = with_all_rows(rng.integers(0, 100, n).astype(np.int16), 100, taken)
+    groups = pool(many.N_taken[:, :100], rows_per_group(many, 100))
+    assert MOST_GROUPS - 2 <= groups.max() + 1 <= MOST_GROUPS
+
+
+def with_all_rows(levels: np.ndarray, b: int, taken: Taken) -> LevelTally:
+    """One feature's tally with the column of all rows."""
+    one, whole = tally_levels(levels, b, taken), tally_levels(np.zeros_like(levels), 1, taken)
+    parts = ((one.N, whole.N), (one.N_taken, whole.N_taken), (one.U, whole.U), (one.M2, whole.M2))
+    return LevelTally(*(np.concatenate(part, axis=-1) for part in parts))
 
 
 def test_centre_is_the_self_normalised_mean():

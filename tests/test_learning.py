@@ -14,7 +14,7 @@ from ponn.inference import ACTIVATIONS
 from ponn.learning import candidates, prepare
 from ponn.objective import CRITERIA
 from ponn.propensity import propensities
-from ponn.settings import METHODS, Settings, settings_of
+from ponn.settings import LAMBDA1, METHODS, RATES, Settings, search_of, settings_of
 from ponn.synthetic import synthetic
 
 QUICK = {"hidden": (16,), "epochs": 60, "patience": 10}
@@ -200,6 +200,25 @@ def test_same_seed_same_weights(world):
     first, again, other = (ponn.learn(log, seed=seed, **QUICK) for seed in (3, 3, 4))
     assert first.digest == again.digest
     assert first.digest != other.digest
+
+
+def test_tuning_looks_where_the_selection_has_its_dial():
+    row = METHODS["ponn-b"]
+    assert search_of(row, settings_of("ponn-b"), ())["lambda1"] == LAMBDA1["l2"]
+    assert search_of(row, settings_of("ponn-b", loss="l1"), ())["lambda1"] == LAMBDA1["l1"]
+    by_test = search_of(row, settings_of("ponn-b", select="fdr"), ("l2",))
+    assert by_test == {"fdr": RATES, "learning_rate": row.grid["learning_rate"]}
+    assert "lambda1" not in search_of(row, settings_of("ponn-b"), ("lambda1",))
+    assert "lambda1" not in search_of(METHODS["ponn"], settings_of("ponn"), ())
+
+
+def test_a_higher_rate_of_false_discoveries_gives_larger_sets(world):
+    chosen = settings_of("ponn-b", select="fdr", **QUICK)
+    prepared = prepare(world.part("train", "valid").log, chosen, 0)
+    options = candidates(prepared, chosen, {"fdr": RATES}, 0)
+    kept = [one.masks.sum() for one in options]
+    assert len(options) > 1
+    assert kept == sorted(kept)
 
 
 def test_tuning_shares_steps_a_and_b_and_never_trains_a_network_twice(world):

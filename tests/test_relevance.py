@@ -293,11 +293,11 @@ def test_thresholds_move_without_another_pass():
     log = world_log()
     encoding = Encoding.fit(log)
     step_a = propensities(log, encoding)
-    moved = relevance(log, encoding, step_a).with_thresholds(0.1, 0.01)
+    moved = relevance(log, encoding, step_a).under(Settings(lambda1=0.1, lambda2=0.01))
     fresh = relevance(log, encoding, step_a, Settings(lambda1=0.1, lambda2=0.01))
     assert np.array_equal(moved.tau, fresh.tau)
     assert np.array_equal(moved.selected, fresh.selected)
-    nothing = moved.with_thresholds(1e9, 0.0)
+    nothing = moved.under(Settings(lambda1=1e9))
     assert not nothing.selected.any()
     assert nothing.sets() == dict.fromkeys(log.actions, ())
 

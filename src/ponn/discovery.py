@@ -8,15 +8,16 @@ level. It compares the level means of the centred variable
 whose expectation given X_i is r(a, X_i) - c_a, so the means differ exactly when feature i matters. Centring takes out
 the variance that the weights alone would bring. Variances are those of each level by itself, because under H0 the
 variance of Z still depends on a feature that drives the logging: Welch's analysis of variance. Neighbouring levels
-are pooled until each group holds enough rows of the action for its mean to be near normal. Over all pairs the
-Benjamini-Hochberg procedure holds the expected share of false discoveries.
+are pooled until each group holds enough rows of the action for its mean to be near normal, and further where there are
+many levels: more groups spread the same signal over more degrees of freedom. Over all pairs the Benjamini-Hochberg
+procedure holds the expected share of false discoveries.
 """
 
 import numpy as np
 
 from ponn.tally import LevelTally
 
-MOST_GROUPS = 8  # more groups spread the same signal over more degrees of freedom
+MOST_GROUPS = 8  # features with more levels are pooled to about so many; with fewer, a rare level stays by itself
 FEWEST_TAKEN = 50  # rows of the action per group; benchmarks/discovery_calibration.py
 
 
@@ -31,8 +32,15 @@ def p_values(tally: LevelTally, b: np.ndarray) -> np.ndarray:
     """The p-value of every (action, feature) from a tally of Z; 1 where there are too few rows to test."""  # [k, d]
     ends = np.cumsum(b)
     columns = [slice(end - size, end) for end, size in zip(ends, b, strict=True)]
-    target = np.maximum(FEWEST_TAKEN, tally.N_taken[:, -1] / MOST_GROUPS)  # [k]
-    return np.column_stack([test_feature(tally, part, target) for part in columns])
+    return np.column_stack(
+        [test_feature(tally, part, rows_per_group(tally, size)) for part, size in zip(columns, b, strict=True)]
+    )
+
+
+def rows_per_group(tally: LevelTally, levels: int) -> np.ndarray:
+    """Rows of each action that a group of this feature must hold."""  # [k]
+    taken = tally.N_taken[:, -1]
+    return np.maximum(FEWEST_TAKEN, taken / MOST_GROUPS if levels > MOST_GROUPS else np.zeros_like(taken))
 
 
 def test_feature(tally: LevelTally, part: slice, target: np.ndarray) -> np.ndarray:

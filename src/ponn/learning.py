@@ -17,7 +17,7 @@ from ponn.policy import PairLine, Policy
 from ponn.propensity import Propensities, propensities
 from ponn.reasons import usual_values
 from ponn.relevance import Relevance, relevance
-from ponn.settings import LAMBDA1, Settings, method_named, settings_of
+from ponn.settings import Settings, method_named, search_of, settings_of
 from ponn.train import Candidate, Problem, Rows
 
 Grid = Mapping[str, tuple[Any, ...]]
@@ -45,7 +45,7 @@ def learn(
     started = time.perf_counter()
     name, row = method_named(method)
     chosen = settings_of(name, **settings)
-    grid = {field: values for field, values in row.grid.items() if tune and field not in settings}
+    grid = search_of(row, chosen, settings) if tune else {}
     say = progress or silent
     say("Steps A and B: propensities and relevance")
     prepared = prepare(log, chosen, seed)
@@ -86,29 +86,25 @@ def rows_of(log: Log, encoding: Encoding, step_a: Propensities, truncate: bool) 
     return Rows(encoding.design(log), log.A, log.R, w, float(len(log)), log.eligible)
 
 
-def masks_of(prepared: Prepared, lambda1: float, lambda2: float) -> np.ndarray:
+def masks_of(prepared: Prepared, settings: Settings) -> np.ndarray:
     """f_a over design columns: [k, D]."""
     if prepared.step_b is None:
         return np.ones((len(prepared.train.actions), len(prepared.encoding.owner)), bool)
-    return prepared.step_b.with_thresholds(lambda1, lambda2).selected[:, prepared.encoding.owner]
+    return prepared.step_b.under(settings).selected[:, prepared.encoding.owner]
 
 
 def candidates(prepared: Prepared, settings: Settings, grid: Grid, seed: int) -> list[Candidate]:
     """One candidate per point of the grid; points with equal masks that differ in thresholds alone are one.
 
-    An empty grid is the settings themselves. lambda1's range in the grid is for the loss l2; l1 has another.
+    An empty grid is the settings themselves.
     """
-    if "lambda1" in grid and (prepared.step_b is None or settings.select != "threshold"):
-        grid = {**grid, "lambda1": (settings.lambda1,)}
-    elif "lambda1" in grid and settings.loss == "l1":
-        grid = {**grid, "lambda1": LAMBDA1["l1"]}
     if settings.criterion == "ips" and settings.clip is None:
         settings = replace(settings, clip=usual_clip(prepared.problem.train.w))
     found: dict[tuple[Any, ...], Candidate] = {}
     for point in product(*grid.values()):
         tried = replace(settings, **dict(zip(grid, point, strict=True)))
-        masks = masks_of(prepared, tried.lambda1, tried.lambda2)
-        key = (masks.tobytes(), replace(tried, lambda1=0.0, lambda2=0.0))
+        masks = masks_of(prepared, tried)
+        key = (masks.tobytes(), replace(tried, lambda1=0.0, lambda2=0.0, fdr=0.0))
         found.setdefault(key, Candidate(masks, tried, seed))
     return list(found.values())
 
@@ -133,7 +129,7 @@ def assemble(
     if fitted.chosen is not None:
         step_b, settings = fitted.chosen.step_b, fitted.chosen.settings
     if step_b is not None:
-        step_b = step_b.with_thresholds(settings.lambda1, settings.lambda2)
+        step_b = step_b.under(settings)
     d = len(prepared.encoding.features)
     told: list[str] = []
     carried = companions(prepared, settings, fitted, told) if beside is None else beside

@@ -48,7 +48,7 @@ LOSSES = {
 
 @dataclass(frozen=True, eq=False)
 class Relevance:
-    """What Step B found. Thresholds can be moved without another pass over the rows (`with_thresholds`)."""
+    """What Step B found. Thresholds can be moved without another pass over the rows (`under`)."""
 
     actions: tuple[Any, ...]
     features: tuple[str, ...]
@@ -103,9 +103,10 @@ class Relevance:
             for action, mask in zip(self.actions, self.selected, strict=True)
         }
 
-    def with_thresholds(self, lambda1: float, lambda2: float) -> "Relevance":
-        """The same sums under other thresholds."""
-        return replace(self, lambda1=lambda1, lambda2=lambda2)
+    def under(self, settings: Settings) -> "Relevance":
+        """The same sums under another rule: thresholds, or the test at a false-discovery rate."""
+        s = settings
+        return replace(self, select=s.select, fdr=s.fdr, lambda1=s.lambda1, lambda2=s.lambda2)
 
     @property
     def lone_levels(self) -> int:

@@ -213,7 +213,7 @@ def under(found: Relevance, settings: Settings) -> Relevance | None:
     """The same sums under another rule."""
     if not settings.relevance:
         return None
-    return replace(found, select=settings.select, fdr=settings.fdr, lambda1=settings.lambda1, lambda2=settings.lambda2)
+    return found.under(settings)
 
 
 def screened(ground: Ground, by_fold: Sequence[Relevance], option: Settings, workers: int) -> np.ndarray:

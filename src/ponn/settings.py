@@ -5,7 +5,7 @@ The command line's flags and the documentation are made from these fields.
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -153,6 +153,7 @@ class Method:
 # The paper's ranges (section 7.2.1): lambda1 in [0.005, 0.1], lambda2 in [0, 0.01], lambda3 in [0.0001, 0.1]. Those of
 # lambda1 belong to l2; with l1 the useful lambda1 is near 0.5 to 1.
 LAMBDA1 = {"l2": (0.03, 0.06, 0.1, 0.2), "l1": (0.2, 0.4, 0.7, 1.0)}
+RATES = (0.05, 0.1, 0.3, 0.5)  # of false discoveries: what lambda1 is where features are selected by the test
 STRENGTHS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # of the L2 penalty of policy networks
 NETWORK: dict[str, Any] = {"l2": 1e-3, "learning_rate": 3e-3}
 LINEAR_STEPS, VARIANCES = (3e-2, 1e-1), (0.1, 1.0)  # of POEM with features selected or penalised
@@ -254,6 +255,16 @@ def method_named(name: str | None) -> tuple[str, Method]:
     if name not in METHODS:
         raise PonnError(f"There is no method {name!r}; expected one of {', '.join(METHODS)}.")
     return name, METHODS[name]
+
+
+def search_of(method: Method, settings: Settings, given: Container[str]) -> dict[str, tuple[Any, ...]]:
+    """Where tuning looks: the method's grid without what was given; lambda1's values depend on how Step B selects."""
+    grid = dict(method.grid)
+    if "lambda1" in grid and settings.select != "threshold":
+        grid = {("fdr" if name == "lambda1" else name): values for name, values in grid.items()} | {"fdr": RATES}
+    elif "lambda1" in grid and settings.loss == "l1":
+        grid["lambda1"] = LAMBDA1["l1"]
+    return {name: values for name, values in grid.items() if name not in given}
 
 
 def settings_of(method: str | None = None, **changes: Any) -> Settings:

@@ -20,7 +20,7 @@ from ponn.models import LinearRewards, Model, Network
 from ponn.policy import Policy
 from ponn.propensity import Propensities
 from ponn.relevance import Relevance
-from ponn.settings import Settings, method_named, settings_of
+from ponn.settings import Settings, method_named, search_of, settings_of
 from ponn.shard_steps import Practice, fit_practice, fit_reward_models, shard_relevance
 from ponn.shard_training import training_problem
 from ponn.sharded import Batch, ShardedLog
@@ -40,7 +40,7 @@ def learn_sharded(
     started = time.perf_counter()
     name, row = method_named(method)
     chosen = settings_of(name, **settings)
-    grid = {field: values for field, values in row.grid.items() if tune and field not in settings}
+    grid = search_of(row, chosen, settings) if tune else {}
     train, valid = log.split(1 - VALID_SHARE, seed)
     encoding = train.fit_encoding(passes, chosen)
     practice = fit_practice(log, encoding, passes, chosen)

@@ -7,7 +7,6 @@ A log is lists: h [n][k], A [n], R [n], p [n], Q [n][k], weight [n]. Formulas as
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import exp, inf, log, log1p, sqrt
-from statistics import NormalDist
 from typing import NamedTuple
 
 Numbers = Sequence[float]
@@ -112,16 +111,6 @@ def bernstein_lower(x: Numbers, range_: float, delta: float) -> float:
     n, average = len(x), sum(x) / len(x)
     pairs = sum((a - b) ** 2 for a in x for b in x) / (2 * n * (n - 1))  # their V_n
     return average - sqrt(2 * pairs * log(2 / delta) / n) - 7 * range_ * log(2 / delta) / (3 * (n - 1))
-
-
-def bca_shares(replicates: Numbers, value: float, psi: Numbers, level: float) -> tuple[float, float]:
-    """Which quantiles of the replicates Efron's BCa interval takes; the acceleration by the influence values."""
-    normal = NormalDist()
-    below = sum(1.0 if one < value else 0.5 if one == value else 0.0 for one in replicates) / len(replicates)
-    z0 = normal.inv_cdf(below)
-    a = sum(one**3 for one in psi) / (6 * sum(one**2 for one in psi) ** 1.5)
-    low, high = (z0 + normal.inv_cdf(share) for share in ((1 - level) / 2, (1 + level) / 2))
-    return normal.cdf(z0 + low / (1 - a * low)), normal.cdf(z0 + high / (1 - a * high))
 
 
 def lower_sequence(y: Numbers, delta: float) -> list[float]:

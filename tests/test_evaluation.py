@@ -281,6 +281,21 @@ def test_too_few_effective_rows_are_refused():
         evaluate(h, hard.log)
 
 
+def test_what_weights_alone_cannot_tell_may_be_told_beside_a_reward_model():
+    """A log in which 26 rows count: refused for ips, told by dr, whose interval holds the truth."""
+    hard = synthetic(rows=400, features=5, actions=4, relevant=2, bias=2.0, known_propensity=True, seed=4)
+    h = np.eye(4)[hard.expected.argmax(axis=1)]
+    fitted = nuisances(hard.log)
+    for estimator in ("ips", "snips", "truncated-ips"):
+        with pytest.raises(LowOverlap, match="rows count as"):
+            evaluate(h, hard.log, estimator, corrections=fitted)
+    for estimator in ("dr", "sndr", "switch-dr", "dros", "dm"):
+        found = evaluate(h, hard.log, estimator, corrections=fitted)
+        assert 10 < found.ess < 30
+        assert found.low < hard.value(h) < found.high
+    assert compare_policies({"it": h}, hard.log, "ips", corrections=fitted).verdicts["it"].rows_needed is None
+
+
 def test_an_action_hardly_in_the_log_is_told(world):
     rare = np.flatnonzero((world.log.A != 2) | (np.cumsum(world.log.A == 2) <= 3))
     log = world.log.take(rare)

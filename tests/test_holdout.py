@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 import ponn
-from ponn.evaluation import against_practice, evaluate, nuisances
+from ponn.evaluation import compare_policies, evaluate, nuisances
 from ponn.files import write_table
 from ponn.holdout import best_fixed_action, compare_methods, learn_with_holdout, read_same_log
 from ponn.synthetic import synthetic
@@ -145,7 +145,8 @@ def test_one_bootstrap_serves_all_that_is_said(biased, monkeypatch):
     said = worth(found.policy, kept, **how)
     assert said.policy == evaluate(found.policy, kept, **how)
     assert said.supported_only == evaluate(ponn.SupportedOnly(found.policy), kept, **how)
-    assert said.verdict == against_practice(found.policy, kept, how["corrections"], "dr", 0.95, "bootstrap")
+    again = compare_policies({"it": found.policy}, kept, interval="bootstrap", corrections=how["corrections"])
+    assert said.verdict == again.verdicts["it"]
 
 
 def test_a_fully_supported_policy_has_no_safer_one(world, outcome):

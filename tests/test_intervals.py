@@ -15,8 +15,6 @@ from ponn.intervals import (
     Estimate,
     Interval,
     LowOverlap,
-    asymptotic_sequence,
-    bca_interval,
     bernstein_interval,
     bernstein_lower,
     bootstrap,
@@ -32,7 +30,6 @@ from ponn.intervals import (
     percentile_interval,
     resamples,
     rows_needed,
-    studentised_interval,
     truncations,
     verdict,
 )
@@ -124,16 +121,9 @@ def test_resamples_draw_rows_or_whole_groups():
 
 def intervals_of(R, rng_seed, level=0.95, group=None, repetitions=999):
     found = logged_value(R)
-
-    def recomputed(rows):
-        one = logged_value(R[rows])
-        return one.value, standard_error(one.psi, None if group is None else group[rows])
-
-    replicates = bootstrap(recomputed, len(R), repetitions, rng_seed, group)
+    replicates = bootstrap(lambda rows: logged_value(R[rows]).value, len(R), repetitions, rng_seed, group)
     return {
-        "percentile": percentile_interval(replicates[:, 0], level),
-        "bca": bca_interval(replicates[:, 0], found, level, group),
-        "studentised": studentised_interval(replicates, found, level, group),
+        "percentile": percentile_interval(replicates, level),
         "normal": normal_interval(found, level, group),
     }
 
@@ -147,45 +137,7 @@ def test_bootstrap_intervals_agree_with_the_normal_one_for_a_symmetric_mean():
         assert interval[:2] == pytest.approx(found["normal"][:2], abs=0.3 * R.std() / 20), kind
     group = np.arange(400) // 4
     by_group = intervals_of(R, 4, group=group, repetitions=300)
-    assert by_group["bca"][:2] == pytest.approx(by_group["normal"][:2], abs=0.4 * R.std() / 20)
-
-
-def test_bca_takes_the_quantiles_of_the_formula():
-    psi = np.array([3.0, -1.0, -1.5, -0.5, 0.4, -0.4])
-    replicates = np.append(np.linspace(0, 1, 1_001), 0.44)
-    found = bca_interval(replicates, Valuation(0.44, psi), 0.9)
-    shares = oracles.bca_shares(replicates, 0.44, psi, 0.9)
-    assert found[:2] == pytest.approx(tuple(np.quantile(replicates, shares)), rel=1e-12)
-    group = np.array([0, 1, 0, 1, 2, 2])
-    grouped = oracles.bca_shares(replicates, 0.44, [1.5, -1.5, 0.0], 0.9)
-    assert bca_interval(replicates, Valuation(0.44, psi), 0.9, group)[:2] == pytest.approx(
-        tuple(np.quantile(replicates, grouped)), rel=1e-12
-    )
-    outside = bca_interval(replicates, Valuation(2.0, psi), 0.9)  # every replicate below: the last ones are taken
-    assert 0.99 < outside.low <= outside.high <= 1
-
-
-def test_bca_equals_scipy_and_follows_the_skewness():
-    from scipy.stats import bootstrap as reference
-
-    R = np.random.default_rng(5).exponential(size=60)
-    replicates = bootstrap(lambda rows: float(R[rows].mean()), 60, 4_000, 6)
-    found = bca_interval(replicates, logged_value(R), 0.9)
-    expected = reference((R,), np.mean, confidence_level=0.9, n_resamples=9_999, method="BCa", rng=7)
-    spread = float(expected.standard_error)
-    assert found[:2] == pytest.approx(tuple(expected.confidence_interval), abs=0.15 * spread)
-    plain = percentile_interval(replicates, 0.9)
-    assert found.low > plain.low
-    assert found.high > plain.high + 0.02 * spread
-
-
-def test_studentised_intervals_are_long_where_the_tail_is():
-    R = np.random.default_rng(8).exponential(size=60)
-    found = intervals_of(R, 9)["studentised"]
-    assert found.high - R.mean() > 1.1 * (R.mean() - found.low)
-    pivots = np.array([[0.5, 1.0], [0.7, 0.0], [0.3, 1.0], [0.4, 0.5]])
-    # a resample without spread is infinitely far off: no bound below
-    assert studentised_interval(pivots, Valuation(0.5, np.array([1.0, -1.0])), 0.5).low == -math.inf
+    assert by_group["percentile"][:2] == pytest.approx(by_group["normal"][:2], abs=0.4 * R.std() / 20)
 
 
 def test_a_bootstrap_that_refits_the_propensities_sees_that_it_helps():
@@ -315,25 +267,6 @@ def test_sequences_need_no_largest_weight():
     assert wrong / 300 <= 0.2 + 0.07
 
 
-def test_asymptotic_sequence_covers_and_is_close_to_the_normal_interval():
-    """500 runs of 1,000 rows, looked at from row 50 on, level 90 %: at most 10 % + 3 standard errors (1.3 points)."""
-    rng = np.random.default_rng(17)
-    wrong = 0
-    for _ in range(500):
-        low, high = asymptotic_sequence(rng.exponential(size=1_000), 0.9)
-        wrong += bool(np.any((low[49:] > 1) | (high[49:] < 1)))
-    assert wrong / 500 <= 0.14
-    scores = rng.exponential(size=1_000)
-    low, high = asymptotic_sequence(scores, 0.9)
-    assert (low[0], high[0]) == (-math.inf, math.inf)
-    normal = normal_interval(logged_value(scores), 0.9)
-    assert 1.5 < (high[-1] - low[-1]) / (normal.high - normal.low) < 2
-    other, _ = asymptotic_sequence(scores, 0.9, tightest_at=100)
-    assert other[99] > low[99]
-    assert other[-1] < low[-1]
-    np.testing.assert_allclose(asymptotic_sequence(scores + 1e6, 0.9)[0][1:] - 1e6, low[1:], atol=1e-6)
-
-
 # Weights ----------------------------------------------------------------------------------------------------
 
 
@@ -371,7 +304,7 @@ def test_pareto_k_of_short_tails_and_round_numbers():
     assert overlap(rare).ess < 10  # three rows decide; too few for a tail, enough for the effective size
     assert overlap(rare).largest_share == pytest.approx(1_000 / 4_997)
     mild = np.where(np.arange(2_000) < 3, 2.0, 1.0)
-    assert overlap(mild).warnings(100) == ()
+    assert overlap(mild).doubts(modelled=False) == ()
     assert pareto_k(np.ones(20)) == math.inf
     assert pareto_k(np.zeros(1_000)) == math.inf
     assert overlap(np.zeros(1_000)).largest_share == 0
@@ -379,15 +312,57 @@ def test_pareto_k_of_short_tails_and_round_numbers():
     assert pareto_k(scale) == pytest.approx(pareto_k(1e6 * scale), rel=1e-6)
 
 
-def test_warnings_say_how_few_rows_count():
+def with_tail(k: float, n: int, share: float = 1.0) -> np.ndarray:
+    """Weights whose quantiles are those of a generalised Pareto distribution of shape k; the others are 0."""
+    u = (np.arange(n) + 0.5) / n
+    w = np.where(u > 1 - share, (1 - u) ** -k, 0.0)
+    return w / w.mean()
+
+
+def test_doubts_say_how_few_rows_count():
     rng = np.random.default_rng(20)
-    few = np.where(np.arange(5_000) < 40, 100 * rng.uniform(0.9, 1.1, 5_000), 0.0)
-    assert "5,000 rows count as 40 for this policy, fewer than 100" in overlap(few).warnings(100)[0]
-    heavy = overlap(rng.pareto(1.0, 5_000) + 1)
-    assert heavy.pareto_k > heavy.pareto_limit == 0.7
-    assert any("a few rows dominate the weights (Pareto k = " in one for one in heavy.warnings(1))
+    few = np.where(np.arange(5_000) < 25, 500 * rng.uniform(0.9, 1.1, 5_000), 0.001)
+    assert overlap(few).doubts(modelled=False)[0] == "5,000 rows count as 25 for this policy, fewer than 30"
+    fewer = overlap(np.where(np.arange(5_000) < 9, few, 0.001))
+    assert fewer.doubts(modelled=True)[0] == "5,000 rows count as 9 for this policy, fewer than 10"
+    assert not any("count as" in one for one in overlap(few).doubts(modelled=True))
     assert overlap(np.ones(100)).pareto_limit == 0.5
-    assert overlap(rng.uniform(0.5, 2, 5_000)).warnings(100) == ()
+    assert overlap(rng.uniform(0.5, 2, 5_000)).doubts(modelled=False) == ()
+    assert overlap(rng.uniform(0.5, 2, 5_000)).cautions(modelled=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("k", "by_weights", "modelled", "told"),
+    [(0.5, False, False, False), (0.75, True, False, True), (0.95, True, True, False), (1.3, True, True, False)],
+)
+def test_heavy_weights_are_refused_alone_and_told_beside_a_model_until_they_are_heavy_for_sure(
+    k, by_weights, modelled, told
+):
+    seen = overlap(with_tail(k, 5_000))
+    assert seen.ess > 10 or k > 1
+    assert seen.pareto_limit == 0.7 < seen.heavy_for_sure == pytest.approx(0.7 + 1.7 / math.sqrt(213))
+    dominated = [any("a few rows dominate the weights" in one for one in seen.doubts(one)) for one in (False, True)]
+    assert dominated == [by_weights, modelled]
+    assert bool(seen.cautions(modelled=True)) == told
+    assert seen.cautions(modelled=False) == ()
+    assert overlap(with_tail(k, 60)).heavy_for_sure == 1.0  # a tail of 12 rows says little about k
+
+
+@pytest.mark.parametrize("modelled", [False, True])
+def test_what_the_log_does_not_hold_is_told_by_the_mean_weight(modelled):
+    weights = np.random.default_rng(21).uniform(0.5, 1.5, 5_000)
+    assert overlap(0.75 * weights).doubts(modelled) == ()
+    assert overlap(0.6 * weights).doubts(modelled) == (
+        "the log holds about 60% of what the policy would do (mean weight, expected 1)",
+    )
+
+
+def test_a_tail_that_reaches_the_zeros_is_refused_whoever_values():
+    seen = overlap(with_tail(0.2, 5_000, share=0.02))
+    assert seen.ess > 30
+    assert seen.pareto_k == math.inf
+    assert seen.doubts(modelled=True)
+    assert seen.doubts(modelled=False)
 
 
 # What is said -----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ponn
+from ponn.eligibility import Eligibility
 from ponn.inference import ACTIVATIONS
 from ponn.learning import candidates, prepare
 from ponn.objective import CRITERIA
@@ -219,6 +220,26 @@ def test_a_higher_rate_of_false_discoveries_gives_larger_sets(world):
     kept = [one.masks.sum() for one in options]
     assert len(options) > 1
     assert kept == sorted(kept)
+
+
+def test_the_digest_tells_apart_whatever_answers_otherwise(policy):
+    first, *others = policy.encoding.features
+    features = (replace(first, name="another"), *others)
+    logging = policy.companions["logging"]
+    heavier = {**logging.arrays, "c": logging.arrays["c"] + np.float32(1)}
+    reward = {**policy.provenance["reward"], "minimize": True}
+    changes = (
+        {"actions": policy.actions[::-1]},
+        {"actions": tuple(range(len(policy.actions)))},
+        {"encoding": replace(policy.encoding, features=features)},
+        {"eligibility": Eligibility(rules=("1 if x0 > 0",))},
+        {"companions": {**policy.companions, "logging": replace(logging, arrays=heavier)}},
+        {"model": replace(policy.model, architecture=replace(policy.model.architecture, activation="relu"))},
+        {"provenance": {**policy.provenance, "reward": reward}},
+    )
+    digests = [policy.digest, *(replace(policy, **change).digest for change in changes)]
+    assert len(set(digests)) == len(digests)
+    assert replace(policy, evaluation={"value": 1}, provenance={**policy.provenance, "rows": 7}).digest == digests[0]
 
 
 def test_tuning_shares_steps_a_and_b_and_never_trains_a_network_twice(world):

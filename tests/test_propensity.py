@@ -127,6 +127,26 @@ def test_an_action_a_fold_never_saw_gets_its_share_and_is_told():
     assert any("overall share" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(("rare", "fits"), [(2, 5), (3, 3), (4, 0)])
+def test_fits_with_too_few_rows_of_an_action_are_not_calibrated_and_counted(rare, fits):
+    """Of 3 rare rows, three fits are left with 2; of 4, every fit but the last has 3 and that has 4."""
+    n = 60
+    actions = ["w"] * rare + ["u", "v"] * (n // 2)
+    table = pa.table({"x": np.random.default_rng(0).normal(size=n), "a": actions[:n], "r": [0, 1] * (n // 2)})
+    log = ponn.read_log(table, action="a", reward="r")
+    found = propensities(log, Encoding.fit(log), Settings(calibrate=True), folds=5)
+    assert np.allclose(found.P.sum(axis=1), 1)
+    told = [note for note in found.notes if "not calibrated" in note]
+    assert told == (
+        [
+            f"The propensity model was not calibrated in {fits} of 5 fits: an action had fewer rows than "
+            "calibration has folds."
+        ]
+        if fits
+        else []
+    )
+
+
 def test_truncation_by_rule_or_by_hand_is_counted():
     _, log = world_log(2_000, bias=3.0)
     encoding = Encoding.fit(log)

@@ -417,15 +417,35 @@ def test_support_is_counted(policy, greedy, table, tmp_path):
         h, supported = rare.predict_proba(rows), rare.support(rare.encoding.design(rows))
         done = write_recommendations(rare, tmp_path / "rows.parquet", tmp_path / "a.parquet")
         assert done.unsupported == plain.column("supported").to_pylist().count(False) > 0
-        assert (done.changed, done.fell_back) == (0, 0)
+        assert (done.restricted, done.fell_back) == (0, 0)
         done = write_recommendations(rare, tmp_path / "rows.parquet", tmp_path / "b.parquet", supported_only=True)
-        pairs = zip(plain.column("action"), safe.column("action"), strict=True)
-        assert done.changed == sum(one != other for one, other in pairs) > 0
-        assert done.fell_back == sum(not any(h[j, a] * supported[j, a] for a in range(3)) for j in range(ROWS))
-        assert (done.fell_back > 0) == (used is greedy)
-        assert done.unsupported == 0
+        assert done.restricted == plain.column("supported").to_pylist().count(False)
+        assert done.fell_back == done.unsupported == 0
+        scores = h if used is policy else rare.model.rewards(rare.encoding.design(rows))
+        best = [max(np.flatnonzero(supported[j]), key=lambda a, j=j: scores[j, a]) for j in range(ROWS)]
+        assert safe.column("action").to_pylist() == [rare.actions[a] for a in best]
+        assert read_table(tmp_path / "b.parquet").table.column("action").equals(safe.column("action"))
         only = write_recommendations(rare, tmp_path / "rows.parquet", tmp_path / "c.parquet", columns=["action"])
         assert only.unsupported is None
+
+
+def test_current_practice_decides_where_no_action_is_the_best_supported_one(policy, table, tmp_path, monkeypatch):
+    rows, X = rows_of(table, ROWS), policy.encoding.design(rows_of(table, ROWS))
+    write_table(rows, tmp_path / "rows.parquet")
+    usual = policy.companions["logging"].probabilities(X).argmax(axis=1)
+    none = policy.companions["logging"].probabilities(X).max(axis=1) < 0.5
+    assert 0 < none.sum() < ROWS
+    monkeypatch.setattr("ponn.policy.SUPPORT_FLOOR", 0.5)
+    safe = policy.recommend(rows, supported_only=True)
+    assert safe.column("action").to_pylist() == [policy.actions[a] for a in usual]  # no other has half of all cases
+    done = write_recommendations(policy, tmp_path / "rows.parquet", tmp_path / "a.parquet", supported_only=True)
+    changed = policy.predict(rows) != np.array(policy.actions)[usual]
+    assert (done.restricted, done.fell_back) == ((changed & ~none).sum(), none.sum())
+    assert done.unsupported == none.sum()
+    monkeypatch.setattr("ponn.policy.SUPPORT_FLOOR", 0.0)
+    alike = replace(policy.model, arrays={name: np.zeros_like(one) for name, one in policy.model.arrays.items()})
+    safe = replace(policy, model=alike).recommend(rows, supported_only=True)
+    assert safe.column("action").to_pylist() == [policy.actions[a] for a in usual]
 
 
 def test_reasons_of_a_safer_policy_speak_of_its_own_probabilities(policy, table):

@@ -21,7 +21,7 @@ from ponn.charts import LINES, in_figures
 from ponn.confounding import what_overturns
 from ponn.drawing import ACCENT, INK, MARK, PALE, in_percent, safe
 from ponn.estimators import ESTIMATORS
-from ponn.evaluation import CurrentPractice, FixedAction, against_practice, nuisances
+from ponn.evaluation import CurrentPractice, FixedAction, nuisances
 from ponn.findings import findings
 from ponn.holdout import learn_with_holdout
 from ponn.intervals import Estimate
@@ -30,6 +30,7 @@ from ponn.markup import TABLE_ROWS, figures, table
 from ponn.report import SECTIONS, report_page, told, write_report
 from ponn.surrogate import Leaf, Question, imitate
 from ponn.train import Epoch, Trained
+from ponn.worth import worth
 
 MOST_BYTES = 3_000_000
 ATTRIBUTES = {
@@ -154,8 +155,7 @@ def test_the_numbers_are_those_of_the_library():
     rows, fixed = made.kept, made.best_fixed
     for who in (made.policy, CurrentPractice(), FixedAction(fixed)):
         assert told(ponn.evaluate(who, rows, seed=3)) in text
-    verdict = against_practice(made.policy, rows, nuisances(rows, seed=3), "dr", 0.95)
-    assert told(verdict.difference) in text
+    assert told(worth(made.policy, rows, seed=3).verdict.difference) in text
     for name in ESTIMATORS:
         one = ponn.evaluate(made.policy, rows, name, seed=3)
         numbers = "".join(f"<td class='number'>{figures(value)}</td>" for value in (one.value, one.low, one.high))

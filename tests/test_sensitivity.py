@@ -16,8 +16,8 @@ from ponn.confounding import doubted, hidden_confounding, what_overturns
 from ponn.errors import PonnError
 from ponn.estimators import standard_error, terms, valuation
 from ponn.evaluation import Asked, Nuisances, Scored, judged, scored, value_of
-from ponn.intervals import bootstrap
-from ponn.sensitivity import confounded, sensitivity_interval
+from ponn.intervals import normal_interval
+from ponn.sensitivity import confounded
 
 quick = settings(max_examples=40, deadline=None)
 gammas = st.sampled_from([1.0, 1.2, 2.0, 5.0])
@@ -137,7 +137,7 @@ def test_current_practice_itself_is_beyond_doubt():
     rng = np.random.default_rng(2)
     A, R = rng.integers(3, size=50), rng.random(50)
     ready = confounded(np.eye(3)[A], A, R, rng.uniform(0.1, 0.9, 50))
-    assert ready.difference_bounds(100.0) == pytest.approx((0, 0), abs=1e-12)
+    assert ready.bounds(100.0) == pytest.approx((R.mean(), R.mean()), abs=1e-12)
 
 
 # A real confounder ------------------------------------------------------------------------------------------
@@ -180,30 +180,6 @@ def test_what_is_known_makes_the_changed_form_narrower():
     assert np.mean(shares) < 0.9
 
 
-# Where the conclusion breaks --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_breaking_gamma_is_where_the_lower_bound_meets_current_practice(form):
-    rng = np.random.default_rng(3)
-    A = rng.integers(2, size=400)
-    R = (rng.random(400) < 0.3 + 0.4 * A).astype(float)
-    ready = confounded(np.tile([0.0, 1.0], (400, 1)), A, R, np.full(400, 0.5), form=form)
-    gamma = ready.breaking_gamma()
-    assert 1.5 < gamma < 10
-    assert ready.difference_bounds(gamma)[0] == pytest.approx(0, abs=1e-9)
-    assert ready.difference_bounds(0.999 * gamma)[0] > 0
-    worse = confounded(np.tile([1.0, 0.0], (400, 1)), A, R, np.full(400, 0.5), form=form)
-    assert worse.breaking_gamma() == 1
-
-
-def test_a_conclusion_that_nothing_hidden_can_break():
-    """Everybody treated had the best outcome, the policy treats all: even the least reward of the others is better."""
-    A, R = np.array([0, 0, 1, 1]), np.array([0.0, 0.0, 1.0, 1.0])
-    always = confounded(np.tile([0.0, 1.0], (4, 1)), A, R, np.full(4, 0.5))
-    assert always.breaking_gamma() == math.inf
-
-
 def test_gamma_below_1_is_refused():
     ready = confounded(np.eye(2), np.array([0, 1]), np.ones(2), np.full(2, 0.5))
     for wrong in (0.5, math.nan):
@@ -213,7 +189,7 @@ def test_gamma_below_1_is_refused():
         confounded(np.eye(2), np.array([0, 1]), np.ones(2), np.array([0.0, 0.5]))
 
 
-# Bootstrap --------------------------------------------------------------------------------------------------
+# Sampling error ---------------------------------------------------------------------------------------------
 
 
 def drawn(n, rng):
@@ -222,38 +198,19 @@ def drawn(n, rng):
     return (h[rows], A[rows], R[rows], p[rows]), truth
 
 
-def test_sensitivity_intervals_are_quantiles_of_the_bounds():
-    data, _ = drawn(200, np.random.default_rng(6))
-    h, A, R, p = data
-    weight = np.random.default_rng(7).uniform(0.5, 2, 200)
-    group = np.arange(200) // 2
-    found = sensitivity_interval(*data, 2.0, 0.9, repetitions=50, seed=8, weight=weight, group=group)
-
-    def bounds(rows):
-        return confounded(h[rows], A[rows], R[rows], p[rows], weight=weight[rows]).bounds(2.0)
-
-    replicates = bootstrap(bounds, 200, 50, 8, group)
-    assert found[:2] == pytest.approx((np.quantile(replicates[:, 0], 0.05), np.quantile(replicates[:, 1], 0.95)))
-    assert found[2:] == ("sensitivity", 0.9)
-    gain = sensitivity_interval(*data, 2.0, 0.9, repetitions=50, seed=8, minus_logging=True)
-    assert gain.low < found.low - R.mean() + 0.1
-    assert gain.high < found.high
-
-
-def test_sensitivity_intervals_cover_the_truth_where_plain_ones_do_not():
+def test_bounds_with_sampling_error_hold_the_truth_where_plain_ones_do_not():
     """40 logs of 1,000 rows, level 90 %: at the true strength all but 10 (4 expected at most; by chance 1 in 500)."""
     rng = np.random.default_rng(9)
     hits = np.zeros(2)
-    for seed in range(40):
+    for _ in range(40):
         data, truth = drawn(1_000, rng)
         for which, gamma in enumerate((1.0, 2.0)):
-            low, high, *_ = sensitivity_interval(*data, gamma, 0.9, repetitions=40, seed=seed)
+            ready = confounded(*data)
+            low = normal_interval(ready.least_value(gamma), 0.9).low
+            high = normal_interval(ready.largest_value(gamma), 0.9).high
             hits[which] += low <= truth <= high
     assert hits[0] < 20
     assert hits[1] >= 30
-
-
-# Sampling error without a bootstrap -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -328,6 +285,15 @@ def test_better_breaks_where_the_lower_end_meets_zero_and_sooner_with_few_rows()
     limit = 7 / 3  # untreated rows may then have a mean of 0.3 under treatment, which is what they have without
     assert strengths[-1] == pytest.approx(limit, rel=0.1)
     assert strengths[-1] < limit
+
+
+def test_a_conclusion_that_nothing_hidden_can_break():
+    """Everybody treated had the best outcome, the policy treats all: even the least reward of the others is better."""
+    A = np.arange(400) % 2
+    always = as_scored((np.tile([0.0, 1.0], (400, 1)), A, A.astype(float), np.full(400, 0.5)))
+    assert doubted(always, 1.0, Asked()).breaking_gamma == math.inf
+    never = as_scored((np.tile([1.0, 0.0], (400, 1)), A, A.astype(float), np.full(400, 0.5)))
+    assert doubted(never, 1.0, Asked()).breaking_gamma == 1
 
 
 def test_costs_are_bounded_as_costs():

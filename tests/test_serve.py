@@ -378,6 +378,24 @@ def test_labels_that_are_equal_but_not_the_same_are_told_apart():
             adviser.mask([wrong])
 
 
+def test_only_supported_actions_are_served_and_counted_where_that_is_asked(policy, rows, tmp_path):
+    logging = policy.companions["logging"]
+    rare = replace(logging, arrays={**logging.arrays, "c": logging.arrays["c"] + np.float32([0, -30, 0])})
+    careful = replace(policy, companions={**policy.companions, "logging": rare})
+    expected = careful.recommend(rows, supported_only=True).to_pylist()
+    lost = careful.recommend(rows).column("supported").to_pylist().count(False)
+    assert lost > 0
+    with served(careful, tmp_path, mode=Mode(supported_only=True)) as client:
+        found = client.post("/recommend", {"rows": as_json(rows)}).json()["recommendations"]
+        told = client.get("/metrics").text
+    assert [(one["action"], one["runner_up"]) for one in found] == [(x["action"], x["runner_up"]) for x in expected]
+    assert all(one["supported"] for one in found)
+    assert f"ponn_restricted_total {lost}" in told
+    assert "ponn_fell_back_total 0" in told
+    with pytest.raises(PonnError, match="no picture of current practice"):
+        Adviser(replace(policy, companions={}), Mode(supported_only=True))
+
+
 def test_explore_serves_the_mixture_it_says(policy, rows):
     """q = (1 - eps) [a is best] + eps [a is eligible and supported] / how many are; drawn as often as that.
 
@@ -533,7 +551,7 @@ def test_policy_describes_a_form(client, policy):
     found = client.get("/policy").json()
     assert found["digest"] == policy.digest
     assert found["reward"] == {"name": "cost", "range": policy.provenance["reward"]["range"], "minimize": True}
-    assert found["mode"] == {"serve": "best", "explore": 0.0}
+    assert found["mode"] == {"serve": "best", "explore": 0.0, "supported_only": False}
     features = {one["name"]: one for one in found["features"]}
     assert {name: one["kind"] for name, one in features.items()} == {
         **{"age": "number", "dose": "number", "smoker": "boolean", "seen": "date"},

@@ -10,7 +10,7 @@ E        is the action eligible?                                                
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 from ponn.encode import CategoryFeature, Feature, NumberFeature
 from ponn.errors import PonnError, listing, one_line
 from ponn.inference import actions_at
-from ponn.policy import Decision, Policy, load, plain_decision
+from ponn.policy import Decision, Policy, load
 from ponn.profile import BOOLEAN, DATE
 from ponn.reasons import NOBODY, Reason, arrow_type
 from ponn.rows import Cells, RowReader, kind_in_words, shown
@@ -35,6 +35,7 @@ class Mode:
 
     serve: str = "best"  # best, sample, explore
     explore: float = 0.0  # share of requests that explore
+    supported_only: bool = False  # the best among the actions that the log supports
 
     def __post_init__(self) -> None:
         if self.serve not in ("best", "sample", "explore") or not 0 <= self.explore <= 1:
@@ -97,6 +98,8 @@ class Advice:
     """What is answered: one recommendation per row."""
 
     recommendations: list[dict[str, Any]]
+    restricted: int = 0  # rows whose best action gave way to the best supported one
+    fell_back: int = 0  # rows without such an action: what current practice does most
 
     @property
     def unsupported(self) -> int:
@@ -109,12 +112,12 @@ class Advice:
         return sum(bool(one["notes"]) for one in self.recommendations)
 
 
-def advice_for(ask: Ask, rows: list[dict[str, Any]]) -> Advice:
+def advice_for(ask: Ask, rows: list[dict[str, Any]], restricted: int, fell_back: int) -> Advice:
     """What was asked for, of recommendations with everything."""
     if not ask.probabilities:
         for one in rows:
             del one["probabilities"]
-    return Advice(rows)
+    return Advice(rows, restricted, fell_back)
 
 
 class Adviser:
@@ -128,6 +131,8 @@ class Adviser:
         self.keys = [str(label) for label in policy.actions]
         self.beside = eligibility_fields(policy) - self.reader.names
         self.random = np.random.default_rng()
+        if self.mode.supported_only:
+            policy.safer(np.zeros((0, policy.model.D), np.float32))  # can it tell what is supported?
 
     def check(self, ask: Ask) -> Checked:
         """A request whose rows and eligible actions can be read; raises RowError or AskError otherwise."""
@@ -153,11 +158,11 @@ class Adviser:
             [x for one in asked for x in one.cells.x], [on for one in asked for on in one.cells.texts]
         )
         E = self.together([one.E for one in asked], [len(one.ask.rows) for one in asked])
-        h = self.policy.model.probabilities(X, E)  # [n, k]
-        supported = self.policy.support(X, E)  # [n, k]
+        decision = self.policy.decide(X, None, self.mode.supported_only, E)
+        h, supported = decision.h, self.policy.support(X, E)  # [n, k]
         q = self.serving(h, E, supported)
-        A = h.argmax(axis=1) if q is None else drawn(q, self.random.random(len(X)))
-        decision = plain_decision(h, A, E)
+        A = decision.first if q is None else drawn(q, self.random.random(len(X)))
+        decision = replace(decision, first=A)
         reasons = self.reasons(asked, X, decision)
         n, nothing = np.arange(len(X)), [None] * len(X)
         columns = {
@@ -174,7 +179,12 @@ class Adviser:
             "notes": [notes for one in asked for notes in one.cells.notes],
         }
         rows = iter([dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)])
-        return [advice_for(one.ask, [next(rows) for _ in one.ask.rows]) for one in asked]
+        starts = np.cumsum([0] + [len(one.ask.rows) for one in asked[:-1]])
+        counts = (np.add.reduceat(one, starts, dtype=int).tolist() for one in (decision.restricted, decision.fell_back))
+        return [
+            advice_for(one.ask, [next(rows) for _ in one.ask.rows], *counted)
+            for one, *counted in zip(asked, *counts, strict=True)
+        ]
 
     def reasons(self, asked: Sequence[Checked], X: np.ndarray, decision: Decision) -> list[Reason | None]:
         """Why, for the rows of requests that ask; they come with the interval of the expected reward."""

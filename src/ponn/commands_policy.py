@@ -247,9 +247,9 @@ def tell_support(done: "Scored") -> None:
             "with that action. --supported-only leaves such actions out.",
             err=True,
         )
-    if done.changed:
+    if done.restricted or done.fell_back:
         click.echo(
-            f"{done.changed:,} of {done.rows:,} recommendations are others than without --supported-only; in "
-            f"{done.fell_back:,} of them nothing the policy wanted was supported, and current practice is followed.",
+            f"{done.restricted:,} of {done.rows:,} recommendations are the best supported action in place of one that "
+            f"is not supported; in {done.fell_back:,} rows there is none, and current practice is followed.",
             err=True,
         )

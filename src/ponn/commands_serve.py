@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--explore", type=click.FloatRange(0, 1), metavar="EPS", help="Share of rows served a supported action at random."
 )
+@click.option("--supported-only", is_flag=True, help="Leave out actions hardly ever taken in such cases.")
 @click.option(
     "--decisions", type=click.Path(), metavar="FILE", help="Keep a decision log, one file per worker: FILE.<worker>."
 )
@@ -60,7 +61,7 @@ def serve(policy: str, host: str, port: int, workers: int, allow_host: tuple[str
 
 
 def served_options(
-    policy: str, *, token_file: str | None, sample: bool, explore: float | None, **rest: Any
+    policy: str, *, token_file: str | None, sample: bool, explore: float | None, supported_only: bool, **rest: Any
 ) -> "tuple[Any, Options]":
     """The server's module, which an extra brings, and its options."""
     from pathlib import Path
@@ -72,7 +73,9 @@ def served_options(
         raise PonnError(told) from error
     files = {name: Path(rest.pop(name)) for name in ("decisions", "report") if rest[name] is not None}
     token = server.read_token(Path(token_file)) if token_file else None
-    return server, server.Options(Path(policy), server.mode_of(sample, explore), token, **(rest | files))
+    return server, server.Options(
+        Path(policy), server.mode_of(sample, explore, supported_only), token, **(rest | files)
+    )
 
 
 @click.command()

@@ -117,7 +117,7 @@ def doubted_at(one: Scored, gammas: Sequence[float], asked: Asked) -> tuple[Hidd
             difference=bounds(one, gain, hidden, gamma, both_sides(asked.level), in_units_of=scale_only(log)),
             breaking_gamma=breaking,
             level=asked.level,
-            warnings=one.doubts,
+            warnings=one.doubts(asked.estimator),
         )
         for gamma in gammas
     )

@@ -204,6 +204,7 @@ REDUCED: dict[str, tuple[Callable[[Terms], Valuation], Callable[[np.ndarray, flo
     "dros": (doubly_robust, shrunk),
 }
 ESTIMATORS = (*PLAIN, *REDUCED)
+BY_WEIGHTS_ALONE = ("ips", "snips", "truncated-ips")  # the others have a reward model beside the weights
 
 
 def valuation(estimator: str, t: Terms, parameter: float | None = None, group: np.ndarray | None = None) -> Valuation:

@@ -19,10 +19,9 @@ import pyarrow as pa
 
 from ponn.encode import Encoding
 from ponn.errors import PonnError, listing
-from ponn.estimators import Terms, Valuation, check_estimator, logged_value, terms, valuation
+from ponn.estimators import BY_WEIGHTS_ALONE, Terms, Valuation, check_estimator, logged_value, terms, valuation
 from ponn.inference import restricted
 from ponn.intervals import (
-    FEWEST_EFFECTIVE,
     Estimate,
     Interval,
     LowOverlap,
@@ -271,14 +270,17 @@ class Scored:
     h: np.ndarray  # [n, k]
     t: Terms
     overlap: Overlap
-    unsure: tuple[str, ...]  # what the rows cannot tell
+    rare: tuple[str, ...]  # actions it wants that the log hardly contains
     reused: tuple[str, ...]  # whether the policy knows the rows
     moved: tuple[str, ...]  # whether it had to choose otherwise, because its choice is not eligible
 
-    @property
-    def doubts(self) -> tuple[str, ...]:
+    def doubts(self, estimator: str) -> tuple[str, ...]:
         """Why its value should not be trusted; nothing where it can be."""
-        return self.unsure + self.reused
+        return (*self.overlap.doubts(estimator not in BY_WEIGHTS_ALONE), *self.rare, *self.reused)
+
+    def cautions(self, estimator: str) -> tuple[str, ...]:
+        """What is to be told of its value, trusted or not."""
+        return (*self.moved, *self.overlap.cautions(estimator not in BY_WEIGHTS_ALONE))
 
     @cached_property
     def group(self) -> np.ndarray | None:
@@ -294,20 +296,18 @@ def scored(policy: Valued, log: Log, fitted: Nuisances) -> Scored:
     """The policy on these rows."""
     h = probabilities_on(policy, log)
     t = terms(h, log.A, log.R, fitted.p, fitted.Q, log.weight)
-    seen = overlap(t.w * t.weight)
-    doubts = low_overlap(log, h, seen), known_rows(policy, log)
-    return Scored(log, fitted, h, t, seen, *doubts, not_eligible(policy, log))
+    seen, taken = overlap(t.w * t.weight), np.bincount(log.A, minlength=h.shape[1])
+    rare = hardly_logged(log.actions, h.mean(axis=0), taken)
+    return Scored(log, fitted, h, t, seen, rare, known_rows(policy, log), not_eligible(policy, log))
 
 
-def low_overlap(log: Log, h: np.ndarray, seen: Overlap) -> tuple[str, ...]:
-    """Why these rows say too little about a policy; nothing where they say enough."""
-    counts, wanted = np.bincount(log.A, minlength=h.shape[1]), h.mean(axis=0)
-    rare = (
-        f"the policy takes action {action!r} in {share:.1%} of the rows, the log only in {count} of them"
-        for action, share, count in zip(log.actions, wanted, counts, strict=True)
+def hardly_logged(actions: Sequence[Any], wanted: np.ndarray, taken: np.ndarray) -> tuple[str, ...]:
+    """Actions that a policy wants, by their share, and the log hardly contains, by their rows."""
+    return tuple(
+        f"the policy takes action {action!r} in {share:.1%} of the rows, the log only in {int(count)} of them"
+        for action, share, count in zip(actions, wanted, taken, strict=True)
         if share >= WANTED and count < FEWEST_LOGGED
     )
-    return (*seen.warnings(FEWEST_EFFECTIVE), *rare)
 
 
 def known_rows(policy: Valued, log: Log) -> tuple[str, ...]:
@@ -358,11 +358,11 @@ def told(found: Valuation, ends: Interval, asked: Asked, one: Scored, other: Sco
     sides = [one] if other is None else [one, other]
     ess = min(side.overlap.ess for side in sides)
     made = estimated(found, asked.estimator, ends, ess, group=one.group, difference=other is not None)
-    warnings = [warning for side in sides for warning in side.moved]
+    warnings = [warning for side in sides for warning in side.cautions(asked.estimator)]
     if asked.interval in FOR_EVERY_N and one.fitted.model != "known":
         warnings.append(f"the interval {asked.interval!r} takes the estimated propensities as true")
     made = replace(made, warnings=tuple(dict.fromkeys(warnings)))
-    doubts = dict.fromkeys(doubt for side in sides for doubt in side.doubts)
+    doubts = dict.fromkeys(doubt for side in sides for doubt in side.doubts(asked.estimator))
     return made.in_unit(one.log.reward_range, one.log.minimize).distrusted(*doubts)
 
 
@@ -466,19 +466,6 @@ def drawn_gain(again: Mapping[str | None, np.ndarray], one: str, other: str | No
     return again[one] - again[other] if again else None
 
 
-def against_practice(
-    policy: Valued,
-    log: Log,
-    fitted: Nuisances,
-    estimator: str,
-    level: float,
-    interval: str = "normal",
-    seed: int = 0,
-) -> Verdict:
-    """Is the policy better than current practice? By the paired difference on these rows."""
-    return judged(scored(policy, log, fitted), Asked(estimator, level, interval, None, seed))
-
-
 def judged(one: Scored, asked: Asked, again: np.ndarray | None = None) -> Verdict:
     """The verdict of a policy against current practice; `again`: differences on resamples, where they were made."""
     asked = asked._replace(level=both_sides(asked.level))
@@ -488,7 +475,7 @@ def judged(one: Scored, asked: Asked, again: np.ndarray | None = None) -> Verdic
     else:
         ends = interval_of(one, gain, asked, minus_logging=True)
     found = estimated(gain, asked.estimator, ends, one.overlap.ess, group=one.group, difference=True)
-    return verdict(found.distrusted(*one.doubts)).in_unit(one.log.reward_range, one.log.minimize)
+    return verdict(found.distrusted(*one.doubts(asked.estimator))).in_unit(one.log.reward_range, one.log.minimize)
 
 
 def resampled_gain(one: Scored, asked: Asked) -> np.ndarray:

@@ -7,13 +7,11 @@
     delta    (1 - level) / 2, the error allowed to one side
     m        truncation of the weights: min(w, m)
 
-    interval             holds                                    needs
-    normal               for large n                              psi
-    percentile, bca      for large n                              a bootstrap, which may refit the propensities
-    studentised          for large n, second-order accurate       a bootstrap that gives standard errors too
-    bernstein            for every n                              true propensities, independent rows or groups
-    sequence             for every n and at all n at once         true propensities, independent rows in their order
-    asymptotic sequence  for large n and at all later n at once   scores in row order
+    interval     holds                                    needs
+    normal       for large n                              psi
+    percentile   for large n                              a bootstrap, which may refit the propensities
+    bernstein    for every n                              true propensities, independent rows or groups
+    sequence     for every n and at all n at once         true propensities, independent rows in their order
 
 What truncation takes away (Lemma 3) is bounded without knowing it: min(w, m) R underestimates, so its lower bound is a
 lower bound of the value; min(w, m) (1 - R) underestimates the value of the reward 1 - R, which is 1 - value, so one
@@ -35,7 +33,10 @@ from ponn.estimators import Valuation, cluster_sums, mean_one, standard_error
 # Any bet below 1 is valid. 1/2, usual for values in [0, 1], loses by early large weights: of 4 kinds of weights and
 # n = 400, 2,000, 10,000 the interval with 0.1 was 0.3 to 1.2 times as wide; 0.2 and 0.05 were on average 12 % wider.
 LARGEST_BET = 0.1
-FEWEST_EFFECTIVE = 30.0  # with fewer effective rows a normal interval is not to be trusted
+FEWEST_EFFECTIVE = 30.0  # with fewer effective rows a normal interval by weights alone is not to be trusted
+FEWEST_MODELLED = 10.0  # the same with a reward model beside the weights, see `Overlap`
+LEAST_HELD = 0.7  # mean weight under which too much of what the policy would do is not in the log
+HEAVY = 0.7  # Pareto k from which on more rows hardly help (Vehtari et al. 2024); from 1 on the tail has no mean
 POWER = 0.8  # rows_needed: the chance that so many rows settle the verdict, were the difference as estimated
 
 
@@ -199,41 +200,6 @@ def percentile_interval(replicates: np.ndarray, level: float) -> Interval:
     return Interval(float(low), float(high), "percentile", level)
 
 
-def bca_interval(replicates: np.ndarray, found: Valuation, level: float, group: np.ndarray | None = None) -> Interval:
-    """Bias-corrected and accelerated (Efron 1987): quantiles moved for the bias and skewness of the estimate.
-
-    z0 = normal quantile of the share of replicates below the value (ties count half); the acceleration is that of the
-    influence values, sum s^3 / (6 (sum s^2)^(3/2)), so that no jackknife has to refit anything.
-    """
-    normal = NormalDist()
-    below = float(np.mean(replicates < found.value) + np.mean(replicates == found.value) / 2)
-    edge = 0.5 / len(replicates)
-    z0 = normal.inv_cdf(min(max(below, edge), 1 - edge))
-    s = cluster_sums(found.psi, group)
-    squares = float(np.sum(s**2))
-    acceleration = float(np.sum(s**3)) / (6 * squares**1.5) if squares > 0 else 0.0
-
-    def moved(share: float) -> float:
-        z = z0 + normal.inv_cdf(share)
-        return normal.cdf(z0 + z / (1 - acceleration * z))
-
-    low, high = np.quantile(replicates, [moved((1 - level) / 2), moved((1 + level) / 2)])
-    return Interval(float(low), float(high), "bca", level)
-
-
-def studentised_interval(
-    replicates: np.ndarray, found: Valuation, level: float, group: np.ndarray | None = None
-) -> Interval:
-    """value - se × quantiles of (value* - value) / se*; replicates [repetitions, 2] are (value*, se*)."""
-    distance, error = replicates[:, 0] - found.value, replicates[:, 1]
-    pivots = np.divide(distance, error, out=np.copysign(math.inf, distance), where=error > 0)
-    se = standard_error(found.psi, group)
-    # quantiles that are observed, not interpolated: a resample without spread may make a pivot infinite
-    low = float(np.quantile(pivots, (1 - level) / 2, method="lower"))
-    high = float(np.quantile(pivots, (1 + level) / 2, method="higher"))
-    return Interval(found.value - high * se, found.value - low * se, "studentised", level)
-
-
 # For every n ------------------------------------------------------------------------------------------------
 
 
@@ -330,59 +296,71 @@ def lower_sequence(x: np.ndarray, delta: float, least: float) -> np.ndarray:
     return least + (1 - least) * np.maximum(np.maximum.accumulate(bound), 0.0)  # [n]
 
 
-def asymptotic_sequence(
-    scores: np.ndarray, level: float, tightest_at: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """(low, high) after each row for the mean of scores (value + psi_j of any estimator), in row order.
-
-    mean_t ± s_t sqrt(2 (t rho^2 + 1) ln(sqrt(t rho^2 + 1) / alpha)) / (t rho), alpha = 1 - level (Waudby-Smith, Arbour,
-    Sinha, Kennedy, Ramdas 2024). rho makes it tightest at the row given, to be fixed beforehand (default the last).
-    """
-    alpha, t = 1 - level, np.arange(1, len(scores) + 1)
-    extra = -2 * math.log(alpha)
-    rho2 = (extra + math.log(extra + 1)) / (tightest_at or len(scores))
-    mean = np.cumsum(scores) / t
-    centred = scores - mean[-1]  # the variance of large numbers is taken near 0
-    spread = np.sqrt(np.maximum(np.cumsum(centred**2) / t - (np.cumsum(centred) / t) ** 2, 0.0))
-    reach = spread * np.sqrt(2 * (t * rho2 + 1) * np.log(np.sqrt(t * rho2 + 1) / alpha) / rho2) / t
-    reach[0] = math.inf  # one row has no spread
-    return mean - reach, mean + reach  # [n], [n]
-
-
 # Can the weights be trusted ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of the log speaks for the policy."""
+    """How much of the log speaks for the policy, and whether that is enough for a value to be trusted.
+
+    refused               mean weight under   effective rows under   k above
+    by weights alone      0.7                 30                     min(1 - 1 / log10(n), 0.7)
+    with a reward model   0.7                 10                     0.7 by more than its standard error; 0.7 is told
+
+    The mean weight is 1 but for chance, whatever the policy: E[w] = sum over a of p(a | x) h(a | x) / p(a | x). Where
+    it falls short, the rows that would make it up are too rare to have been seen, and no other number tells of them. By
+    weights alone a value is as unsure as the mean of the weights, 1 / sqrt(ess) of itself. Beside a reward model (dr
+    and its kin) weights carry only what the model got wrong, and the spread of just that is in the interval. Whether k
+    is just above or below a limit is chance then, and chance of the wrong kind: a log with a large k has seen its heavy
+    rows, its interval is wide and right; one that has not looks fine (docs/design.md has the numbers).
+    """
 
     n: int
     ess: float
     pareto_k: float
     largest_share: float  # of all weight, held by the heaviest row
+    mean: float  # of the weights
 
     @property
     def pareto_limit(self) -> float:
         """min(1 - 1 / log10(n), 0.7): above it n rows are too few for the mean to settle (Vehtari et al. 2024)."""
-        return min(1 - 1 / math.log10(max(self.n, 2)), 0.7)
+        return min(1 - 1 / math.log10(max(self.n, 2)), HEAVY)
 
-    def warnings(self, fewest: float) -> tuple[str, ...]:
-        """What speaks against trusting a value, where fewer than `fewest` effective rows are too few."""
+    @property
+    def heavy_for_sure(self) -> float:
+        """0.7 + the standard error (1 + k) / sqrt(tail rows) (Smith 1987), at most 1: for values with a model."""
+        return min(HEAVY + (1 + HEAVY) / math.sqrt(max(tail_rows(self.n), 1)), 1.0)
+
+    def doubts(self, modelled: bool) -> tuple[str, ...]:
+        """Why a value must not be trusted; modelled: a reward model stands beside the weights."""
+        fewest = FEWEST_MODELLED if modelled else FEWEST_EFFECTIVE
+        limit = self.heavy_for_sure if modelled else self.pareto_limit
         found = []
+        if self.mean < LEAST_HELD:
+            found.append(f"the log holds about {self.mean:.0%} of what the policy would do (mean weight, expected 1)")
         if self.ess < fewest:
             found.append(f"{self.n:,} rows count as {self.ess:,.0f} for this policy, fewer than {fewest:,.0f}")
-        if self.pareto_k > self.pareto_limit:
-            found.append(
-                f"a few rows dominate the weights (Pareto k = {self.pareto_k:.2f}, above {self.pareto_limit:.2f}; the "
-                f"heaviest row holds {percent(round(self.largest_share, 3))})"
-            )
+        if self.pareto_k > limit:
+            found.append(self.dominated(limit))
         return tuple(found)
+
+    def cautions(self, modelled: bool) -> tuple[str, ...]:
+        """What is to be told of a value that is trusted all the same."""
+        heavy = modelled and HEAVY < self.pareto_k <= self.heavy_for_sure
+        return (f"{self.dominated(HEAVY)}, so that more rows help little",) if heavy else ()
+
+    def dominated(self, limit: float) -> str:
+        """That the weights have a heavy tail."""
+        held = percent(round(self.largest_share, 3))
+        seen = f"Pareto k = {self.pareto_k:.2f}, above {limit:.2f}; the heaviest row holds {held}"
+        return f"a few rows dominate the weights ({seen})"
 
 
 def overlap(w: np.ndarray) -> Overlap:
     """The diagnostics of importance weights (times row weights, where there are any)."""
     total = float(np.sum(w))
-    return Overlap(len(w), effective_size(w), pareto_k(w), float(np.max(w)) / total if total > 0 else 0.0)
+    largest = float(np.max(w)) / total if total > 0 else 0.0
+    return Overlap(len(w), effective_size(w), pareto_k(w), largest, float(np.mean(w)))
 
 
 def effective_size(w: np.ndarray) -> float:
@@ -404,9 +382,14 @@ def pareto_k(w: np.ndarray) -> float:
     return pareto_k_of(*np.unique(w, return_counts=True), len(w))
 
 
+def tail_rows(n: int) -> int:
+    """How many of n weights count as their tail."""
+    return math.ceil(min(n / 5, 3 * math.sqrt(n)))
+
+
 def pareto_k_of(values: np.ndarray, counts: np.ndarray, n: int) -> float:
     """`pareto_k` of n weights from their different values, ascending, and counts; those below the tail may lack."""
-    rows = math.ceil(min(n / 5, 3 * math.sqrt(n)))
+    rows = tail_rows(n)
     if rows < 5:
         return math.inf
     first = len(values) - 1 - int(np.searchsorted(np.cumsum(counts[::-1]), rows))  # the smallest value of the tail

@@ -19,6 +19,8 @@ BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, np.in
 COUNTED = {
     "ponn_recommendations_total": "Rows answered.",
     "ponn_unsupported_total": "Rows whose action was hardly ever taken in such cases.",
+    "ponn_restricted_total": "Rows whose best action gave way to the best supported one.",
+    "ponn_fell_back_total": "Rows answered by what current practice does, for want of a best supported action.",
     "ponn_surprised_total": "Rows with a value that training never saw.",
     "ponn_decisions_total": "Rows written to the decision log.",
     "ponn_outcomes_total": "Outcomes written to the decision log.",

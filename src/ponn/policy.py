@@ -26,7 +26,7 @@ import pyarrow as pa
 from ponn.eligibility import Eligibility, check_some_eligible, eligible_actions, given_actions
 from ponn.encode import CategoryFeature, Encoding, Feature, NumberFeature
 from ponn.errors import PonnError, listing, one_line
-from ponn.inference import actions_at, draw_actions, restricted
+from ponn.inference import actions_at, draw_actions
 from ponn.log import Log, in_units
 from ponn.models import Model, build_model, greedy
 from ponn.propensity import SUPPORT_FLOOR
@@ -51,6 +51,7 @@ from ponn.table import read_table
 FORMAT = 1
 RECOMMENDED = ("action", "probability", "runner_up", "expected_reward", "supported")  # columns of `recommend`
 ON_REQUEST = ("expected_low", "expected_high")  # columns that `recommend` adds when they are named
+ANSWERS = ("actions", "encoding", "model", "companions", "selected", "usual", "eligibility")  # parts that decide them
 JSON_NAME, WEIGHTS_NAME = "policy.json", "weights.safetensors"
 LARGEST = 1 << 30  # bytes a part of a policy file may have unpacked
 
@@ -74,21 +75,15 @@ class Decision:
     h: np.ndarray  # [n, k], restricted to supported actions where that was asked
     first: np.ndarray  # the action recommended: [n]
     supported_only: bool
-    changed: np.ndarray  # would it have been another action without the restriction? [n]
-    fell_back: np.ndarray  # was nothing supported that it wanted, so that it is what current practice does? [n]
+    restricted: np.ndarray  # is it another action, a supported one, because of the restriction? [n]
+    fell_back: np.ndarray  # is it what current practice does most, for want of a best supported action? [n]
     eligible: np.ndarray | None  # [n, k] bool
 
     def take(self, rows: np.ndarray) -> "Decision":
         """Some of the rows."""
         eligible = None if self.eligible is None else self.eligible[rows]
-        parts = (self.changed[rows], self.fell_back[rows])
+        parts = (self.restricted[rows], self.fell_back[rows])
         return Decision(self.h[rows], self.first[rows], self.supported_only, *parts, eligible)
-
-
-def plain_decision(h: np.ndarray, first: np.ndarray, eligible: np.ndarray | None) -> Decision:
-    """Actions as the policy wants them, supported or not."""
-    never = np.zeros(len(h), bool)
-    return Decision(h, first, False, never, never, eligible)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,10 +225,11 @@ class Policy:
         h = self.model.probabilities(X, eligible)  # [n, k]
         first = chosen(h, u)
         if not supported_only:
-            return plain_decision(h, first, eligible)
-        safe, fell_back = self.restricted_to_supported(X, h, eligible)
+            never = np.zeros(len(h), bool)
+            return Decision(h, first, False, never, never, eligible)
+        safe, fell_back = self.restricted_to_supported(X, eligible)
         safe_first = chosen(safe, u)
-        return Decision(safe, safe_first, True, safe_first != first, fell_back, eligible)
+        return Decision(safe, safe_first, True, (safe_first != first) & ~fell_back, fell_back, eligible)
 
     def table_of(
         self, X: np.ndarray, decision: Decision, columns: Sequence[str], probabilities: bool, told: pa.Table | None
@@ -325,18 +321,24 @@ class Policy:
         return pa.nulls(len(X), pa.bool_()) if found is None else found[np.arange(len(X)), A]
 
     def safer(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
-        """h restricted to supported actions; where it gives them nothing, what current practice does most."""
-        return self.restricted_to_supported(X, self.model.probabilities(X, eligible), eligible)[0]
+        """h over the supported actions; where it cannot choose among them, what current practice does most."""
+        return self.restricted_to_supported(X, eligible)[0]
 
-    def restricted_to_supported(
-        self, X: np.ndarray, h: np.ndarray, eligible: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """h restricted to supported actions, and where it gives them nothing: [n, k], [n]."""
+    def restricted_to_supported(self, X: np.ndarray, eligible: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """h over the supported actions, and where current practice decides instead: [n, k], [n].
+
+        The model is asked as if no other action were eligible: a policy that takes what promises most then takes the
+        best supported one. Current practice decides where none is supported, or several are and get the same h.
+        """
         supported = self.support(X, eligible)
         if supported is None:
             raise PonnError("This policy carries no picture of current practice, so it cannot tell what is supported.")
         usual = greedy(self.companions["logging"].probabilities(X, eligible))  # [n, k]
-        return restricted(h, supported, usual), (h * supported).sum(axis=1) <= 0
+        some = supported.any(axis=1, keepdims=True)
+        h = self.model.probabilities(X, np.where(some, supported, usual > 0))
+        least = np.where(supported, h, np.inf).min(axis=1)
+        fell_back = ~some[:, 0] | ((least == h.max(axis=1)) & (supported.sum(axis=1) > 1))
+        return np.where(fell_back[:, None], usual, h), fell_back
 
     def reasons_for(self, told: pa.Table, X: np.ndarray, decision: Decision) -> list[Reason]:
         """Why these actions; told: the rows as the user gave them, X: their design columns."""
@@ -395,10 +397,18 @@ class Policy:
 
     @property
     def digest(self) -> str:
-        """A fingerprint of the model's arrays: equal digests, equal policies on equal encodings."""
-        found = hashlib.sha256()
-        for name, array in sorted(self.model.arrays.items()):
-            found.update(name.encode() + np.ascontiguousarray(array).tobytes())
+        """A fingerprint of all that decides what is answered: equal digests, equal answers to equal rows.
+
+        Labels, encoding, models, what is eligible, what reasons are told by and the unit of the reward; not how the
+        policy was learned or what it was worth.
+        """
+        told = {name: value for name, value in as_json(self).items() if name in ANSWERS}
+        told["reward"] = self.provenance.get("reward")
+        arrays = sorted(all_arrays(self).items())
+        told["arrays"] = [[name, array.dtype.str, array.shape] for name, array in arrays]
+        found = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+        for _, array in arrays:
+            found.update(np.ascontiguousarray(array).tobytes())
         return found.hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -118,6 +118,7 @@ def ionides_truncation(n: int) -> float:
 
 PENALTIES = (1.0, 10.0, 100.0)
 PENALTY_FOLDS = 3
+CALIBRATION_FOLDS = 3  # of `settings.calibrate`
 
 
 def likeliest_penalty(X: np.ndarray, log: Log, settings: Settings, size: int, seed: int) -> float:
@@ -145,16 +146,24 @@ def make_classifier(settings: Settings, size: int) -> Any:
         model = LogisticRegression(C=1 / penalty if penalty else np.inf, solver=solver, tol=1e-8, max_iter=2_000)
     else:
         model = HistGradientBoostingClassifier(early_stopping=True, random_state=0)
-    return CalibratedClassifierCV(model, method="sigmoid", cv=3) if settings.calibrate else model
+    return CalibratedClassifierCV(model, method="sigmoid", cv=CALIBRATION_FOLDS) if settings.calibrate else model
 
 
 def predict_folds(model: Any, X: np.ndarray, log: Log, folds: int, seed: int) -> tuple[np.ndarray, list[str]]:
     """p_hat(a | X_j) for every row, from all rows or from the other folds."""
     P = np.empty((len(log), len(log.actions)))
     converged: list[bool] = []
+    plain = 0  # fits that could not be calibrated
     for train, rows in fold_rows(log, folds, seed):
-        P[rows] = fit_predict(model, X[train], log.A[train], X[rows], len(log.actions), converged)
+        used = calibrated_where_possible(model, log.A[train])
+        plain += used is not model
+        P[rows] = fit_predict(used, X[train], log.A[train], X[rows], len(log.actions), converged)
     told = list(stops_told("propensity model", converged))
+    if plain:
+        told.append(
+            f"The propensity model was not calibrated in {plain} of {len(converged)} fits: an action had fewer rows "
+            "than calibration has folds."
+        )
     absent = P == 0
     if absent.any():
         share = np.bincount(log.A, minlength=len(log.actions)) / len(log)
@@ -168,6 +177,15 @@ def predict_folds(model: Any, X: np.ndarray, log: Log, folds: int, seed: int) ->
         P[some] *= log.eligible[some]
         P[some] /= P[some].sum(axis=1, keepdims=True)  # not 0: the logged action is eligible and was never given 0
     return P, told
+
+
+def calibrated_where_possible(model: Any, A: np.ndarray) -> Any:
+    """The classifier, or the one that it calibrates where an action has fewer rows than there are folds."""
+    from sklearn.calibration import CalibratedClassifierCV
+
+    if not isinstance(model, CalibratedClassifierCV) or not isinstance(model.cv, int):
+        return model
+    return model if np.bincount(A)[np.unique(A)].min() >= model.cv else model.estimator
 
 
 def fit_predict(

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from ponn.encode import CategoryFeature, Encoding, Feature
 from ponn.errors import listing
 from ponn.estimators import snips, terms
-from ponn.intervals import FEWEST_EFFECTIVE, Estimate, estimate_json, estimated, normal_interval
+from ponn.intervals import Estimate, estimate_json, estimated, normal_interval
 from ponn.intervals import overlap as weight_overlap
 from ponn.log import Draft, Log, draft_log, read_log
 from ponn.profile import CATEGORY, Profile, kind_of, texts
@@ -223,7 +223,7 @@ def given_to_all(log: Log, p: np.ndarray, a: int) -> Estimate:
     found, seen = snips(t), weight_overlap(t.w * t.weight)
     group = None if log.columns.group is None else log.group_numbers()
     made = estimated(found, "snips", normal_interval(found, LEVEL, group), seen.ess, group=group)
-    return made.in_unit(log.reward_range, log.minimize).distrusted(*seen.warnings(FEWEST_EFFECTIVE))
+    return made.in_unit(log.reward_range, log.minimize).distrusted(*seen.doubts(modelled=False))
 
 
 def doubts(found: Overlap) -> list[str]:

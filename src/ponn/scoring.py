@@ -58,8 +58,8 @@ class Scored:
     seconds: float
     surprises: Mapping[str, Mapping[str, int]]  # column → what → cells
     unsupported: int | None = None  # recommendations that the log does not support; None: the column was not asked for
-    changed: int = 0  # recommendations that are others because of supported_only
-    fell_back: int = 0  # of these, where the policy wanted nothing that is supported: what current practice does
+    restricted: int = 0  # recommendations that are another action, a supported one, because of supported_only
+    fell_back: int = 0  # those where no action is the best supported one: what current practice does most
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def write_scored(
     known = "supported" in asked.columns and "logging" in policy.companions
     unsupported = support["unsupported"] if known else None
     seconds = time.perf_counter() - started
-    return Scored(written, seconds, by_column(surprises), unsupported, support["changed"], support["fell_back"])
+    return Scored(written, seconds, by_column(surprises), unsupported, support["restricted"], support["fell_back"])
 
 
 def text_columns(policy: Policy) -> set[str]:
@@ -240,8 +240,8 @@ def score(policy: Policy, name: str, batch: Batch, asked: Asked, schema: pa.Sche
 
 
 def support_counts(made: pa.Table, decision: Decision) -> Counter[str]:
-    """How many recommendations are unsupported, changed by supported_only, or what current practice does."""
-    counts = Counter(changed=int(decision.changed.sum()), fell_back=int(decision.fell_back.sum()))
+    """How many recommendations are unsupported, another action by supported_only, or what current practice does."""
+    counts = Counter(restricted=int(decision.restricted.sum()), fell_back=int(decision.fell_back.sum()))
     if "supported" in made.column_names:
         counts["unsupported"] = made.column("supported").to_pylist().count(False)
     return counts

@@ -22,13 +22,12 @@ are narrower as a rule, stay within the bounds that hold under any confounding (
 policy that changes little has little to fear. Where the log never has an action the bounds are 0 and 1.
 
 Neither is the sharpest: the known parts hold for each x as well (Dorn, Guo 2023), which takes a model per x.
-p is taken as given; a bootstrap that refits it (`intervals.bootstrap`) brings in its error.
+p is taken as given.
 
 psi, the influence of a row on a bound, is that of the ratios with r as it is at the bound: where r is best, a small
 change of it changes nothing (envelope theorem). With it a bound has a standard error like any value, no bootstrap.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -36,11 +35,9 @@ import numpy as np
 
 from ponn.errors import PonnError
 from ponn.estimators import Valuation, mean_one, refuse_impossible
-from ponn.intervals import Interval, bootstrap
 
 Form = Literal["changed", "whole"]
 STRONGEST = 1e6  # a conclusion that holds at this Gamma is said to hold at any
-STEPS = 60  # of bisection: ln(Gamma) to 1e-17
 
 
 class Part(NamedTuple):
@@ -64,16 +61,11 @@ class Confounded:
 
     known: np.ndarray  # [n]
     parts: tuple[Part, ...]
-    current: float  # mean reward of the log, free of weights and so of confounding
     weight: np.ndarray  # [n], mean 1
 
     def bounds(self, gamma: float) -> tuple[float, float]:
         """The least and the largest value under confounding of strength Gamma."""
-        check_strength(gamma)
-        known = float(np.mean(self.known))
-        low = sum(part.share * lowest_ratio(part, gamma)[0] for part in self.parts)
-        high = sum(part.share * highest_ratio(part, gamma)[0] for part in self.parts)
-        return known + low, known + high
+        return self.least_value(gamma).value, self.largest_value(gamma).value
 
     def least_value(self, gamma: float) -> Valuation:
         """The lower of the bounds, with the influence of each row on it."""
@@ -96,27 +88,6 @@ class Confounded:
         value = float(np.mean(scores))
         return Valuation(value, scores - self.weight * value)
 
-    def difference_bounds(self, gamma: float) -> tuple[float, float]:
-        """The least and the largest value less current practice."""
-        low, high = self.bounds(gamma)
-        return low - self.current, high - self.current
-
-    def breaking_gamma(self) -> float:
-        """The smallest Gamma at which "better than current practice" no longer follows.
-
-        1 if it does not even follow when nothing is hidden; infinite if it holds at every Gamma.
-        """
-        if self.difference_bounds(1.0)[0] <= 0:
-            return 1.0
-        if self.difference_bounds(STRONGEST)[0] > 0:
-            return math.inf
-        holds, breaks = 0.0, math.log(STRONGEST)
-        for _ in range(STEPS):
-            middle = (holds + breaks) / 2
-            better = self.difference_bounds(math.exp(middle))[0] > 0
-            holds, breaks = (middle, breaks) if better else (holds, middle)
-        return math.exp(breaks)
-
 
 def confounded(
     h: np.ndarray,
@@ -133,16 +104,15 @@ def confounded(
     c = row_weight * h_taken  # [n]
     excess = np.divide(c, p, out=np.zeros(len(A)), where=c > 0) - c  # [n]
     order = np.argsort(R, kind="stable")
-    current = float(np.mean(row_weight * R))
     if form == "whole":
         everything = Part(row_weight, order, R[order], c[order], excess[order])
-        return Confounded(np.zeros(len(A)), (everything,), current, row_weight)
+        return Confounded(np.zeros(len(A)), (everything,), row_weight)
     parts = []
     for a in range(h.shape[1]):
         rows, shares = order[A[order] == a], np.where(A == a, 0.0, row_weight * h[:, a])  # [n]: of mean s(a)
         if shares.any():
             parts.append(Part(shares, rows, R[rows], np.zeros(len(rows)), excess[rows]))
-    return Confounded(c * R, tuple(parts), current, row_weight)
+    return Confounded(c * R, tuple(parts), row_weight)
 
 
 def check_strength(gamma: float) -> None:
@@ -186,33 +156,3 @@ def weights_split_at(part: Part, split: int, low_end: float, high_end: float) ->
 def tells(part: Part) -> bool:
     """Whether any row has weight."""
     return bool(np.any(part.fixed + part.excess > 0))
-
-
-def sensitivity_interval(
-    h: np.ndarray,
-    A: np.ndarray,
-    R: np.ndarray,
-    p: np.ndarray,
-    gamma: float,
-    level: float,
-    *,
-    repetitions: int,
-    seed: int,
-    weight: np.ndarray | None = None,
-    group: np.ndarray | None = None,
-    form: Form = "changed",
-    minus_logging: bool = False,
-) -> Interval:
-    """An interval for the value under confounding of strength Gamma, by the percentile bootstrap of both bounds.
-
-    The low quantile of the lower bounds and the high quantile of the upper ones (Zhao et al. 2019), p taken as given.
-    """
-    row_weight = mean_one(weight, len(R))
-
-    def bounds(rows: np.ndarray) -> tuple[float, float]:
-        resampled = confounded(h[rows], A[rows], R[rows], p[rows], weight=row_weight[rows], form=form)
-        return resampled.difference_bounds(gamma) if minus_logging else resampled.bounds(gamma)
-
-    found = bootstrap(bounds, len(R), repetitions, seed, group)  # [repetitions, 2]
-    low, high = np.quantile(found[:, 0], (1 - level) / 2), np.quantile(found[:, 1], (1 + level) / 2)
-    return Interval(float(low), float(high), "sensitivity", level)

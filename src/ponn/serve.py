@@ -260,6 +260,8 @@ class Service:
         """Keep count of what was answered."""
         self.metrics.add("ponn_recommendations_total", len(advice.recommendations))
         self.metrics.add("ponn_unsupported_total", advice.unsupported)
+        self.metrics.add("ponn_restricted_total", advice.restricted)
+        self.metrics.add("ponn_fell_back_total", advice.fell_back)
         self.metrics.add("ponn_surprised_total", advice.surprised)
 
     async def record(self, decisions: DecisionLog, adviser: Adviser, ask: Ask, advice: Advice) -> str:
@@ -767,8 +769,10 @@ def read_token(path: Path) -> str:
     return token
 
 
-def mode_of(sample: bool, explore: float | None) -> Mode:
+def mode_of(sample: bool, explore: float | None, supported_only: bool = False) -> Mode:
     """How actions are chosen, from the command line's flags."""
     if sample and explore is not None:
         raise PonnError("--sample and --explore cannot go together: choose one.")
-    return Mode("explore", explore) if explore is not None else Mode("sample" if sample else "best")
+    if explore is not None:
+        return Mode("explore", explore, supported_only)
+    return Mode("sample" if sample else "best", supported_only=supported_only)

@@ -24,19 +24,18 @@ import numpy as np
 from ponn.encode import Encoding
 from ponn.engine import Arrays, Passes
 from ponn.errors import PonnError
-from ponn.estimators import terms
+from ponn.estimators import BY_WEIGHTS_ALONE, terms
 from ponn.evaluation import (
-    FEWEST_LOGGED,
     FOLDS,
-    WANTED,
     Comparison,
     CurrentPractice,
     Sampled,
     SupportedOnly,
     Valued,
+    hardly_logged,
     probabilities_on,
 )
-from ponn.intervals import FEWEST_EFFECTIVE, Estimate, Overlap, both_sides, pareto_k_of, verdict
+from ponn.intervals import Estimate, Overlap, both_sides, pareto_k_of, tail_rows, verdict
 from ponn.logistic import with_ones
 from ponn.policy import Policy
 from ponn.settings import Settings
@@ -246,19 +245,14 @@ def overlap_of(found: Sums, policy: int) -> Overlap:
     tail = found.tails[policy]
     k = pareto_k_of(tail.values, tail.counts, int(n))
     largest = float(tail.values[-1]) if len(tail.values) else 0.0
-    return Overlap(int(n), total**2 / squares if squares > 0 else 0.0, k, largest / total if total > 0 else 0.0)
+    ess, share = (total**2 / squares, largest / total) if total > 0 else (0.0, 0.0)
+    return Overlap(int(n), ess, k, share, float(found.moments.mean[place] / found.moments.mean[0]))
 
 
-def doubts(found: Sums, policy: int, actions: Sequence[Any]) -> tuple[str, ...]:
+def doubts(found: Sums, policy: int, seen: Overlap, estimator: str, actions: Sequence[Any]) -> tuple[str, ...]:
     """Why a value should not be trusted."""
-    reasons = [*overlap_of(found, policy).warnings(FEWEST_EFFECTIVE)]
-    wanted = found.wanted[policy] / found.moments.n
-    reasons += [
-        f"the policy takes action {action!r} in {share:.1%} of the rows, the log only in {int(count)} of them"
-        for action, share, count in zip(actions, wanted, found.taken, strict=True)
-        if share >= WANTED and count < FEWEST_LOGGED
-    ]
-    return tuple(reasons)
+    rare = hardly_logged(actions, found.wanted[policy] / found.moments.n, found.taken)
+    return (*seen.doubts(estimator not in BY_WEIGHTS_ALONE), *rare)
 
 
 # Values --------------------------------------------------------------------------------------------------
@@ -281,7 +275,7 @@ def value_sums(
     practice = fit_practice(log, encoding, passes, settings, folds=folds, seed=seed)
     theta = fit_reward_models(log, encoding, passes, settings, folds=folds, seed=seed)
     n = len(log)
-    largest = math.ceil(SLACK * min(n / 5, 3 * math.sqrt(n))) + 10
+    largest = math.ceil(SLACK * tail_rows(n)) + 10
     work = ValueSums(log.reader, encoding, practice, theta, tuple(map(light, policies)), seed, largest)
     total = Sums.zero(len(policies), len(log.actions), log.columns.group is not None)
     for part in passes.over("values", work, log.shards):
@@ -327,9 +321,11 @@ def compare_sharded(
             values[name] = told.in_unit(log.reward_range, log.minimize)
             continue
         place = places[name]
-        ess, reasons = overlap_of(found, place).ess, doubts(found, place, log.actions)
-        value = estimate_of(found, estimator, place, level, ess=ess)
+        seen = overlap_of(found, place)
+        reasons = doubts(found, place, seen, estimator, log.actions)
+        value = estimate_of(found, estimator, place, level, ess=seen.ess)
+        value = replace(value, warnings=seen.cautions(estimator not in BY_WEIGHTS_ALONE))
         values[name] = value.in_unit(log.reward_range, log.minimize).distrusted(*reasons)
-        gain = estimate_of(found, estimator, place, both_sides(level), less=True, ess=ess)
+        gain = estimate_of(found, estimator, place, both_sides(level), less=True, ess=seen.ess)
         verdicts[name] = verdict(gain.distrusted(*reasons)).in_unit(log.reward_range, log.minimize)
     return Comparison(values, verdicts, {})

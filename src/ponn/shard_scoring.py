@@ -55,7 +55,7 @@ class Scoring:
 
     def mark(self, shard: FileShard) -> str:
         """What a complete file carries."""
-        return digest((self.policy.digest, self.policy.encoding, self.asked, shard))
+        return digest((self.policy.digest, self.asked, shard))
 
     def is_done(self, shard: FileShard) -> bool:
         """Is the file there, made by this policy from these rows?"""

@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from ponn.encode import OTHER, fit_category, fit_number, quantile_cuts, summarise_numbers, summarise_texts
 from ponn.errors import PonnError, listing
-from ponn.estimators import Terms, Valuation, logged_value, mean_one, valuation
+from ponn.estimators import BY_WEIGHTS_ALONE, Terms, Valuation, logged_value, mean_one, valuation
 from ponn.evaluation import (
     Asked,
     Nuisances,
     Scored,
     Valued,
     check_options,
-    low_overlap,
+    hardly_logged,
     nuisances,
     scored,
     unseen_rows,
@@ -222,8 +222,10 @@ def part_of(one: Scored, level: Level, asked: Asked) -> Part:
     except PonnError as error:
         raise PonnError(f"Subgroup {level.column} {level.name}: {error}") from error
     seen = overlap(t.w * t.weight)
-    doubts = low_overlap(log.take(rows), one.h[rows], seen)
-    return Part(level, policy, logged_value(t.R, t.weight), group, seen.ess, (*doubts, *one.reused))
+    taken = np.bincount(log.A[rows], minlength=len(log.actions))
+    rare = hardly_logged(log.actions, one.h[rows].mean(axis=0), taken)
+    doubts = (*seen.doubts(asked.estimator not in BY_WEIGHTS_ALONE), *rare, *one.reused)
+    return Part(level, policy, logged_value(t.R, t.weight), group, seen.ess, doubts)
 
 
 def terms_of(t: Terms, rows: np.ndarray) -> Terms:

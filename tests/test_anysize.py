@@ -312,6 +312,22 @@ def test_a_directory_is_answered_by_a_directory(folder, outcome, local, tmp_path
     assert sorted(one.name for one in (tmp_path / "out").iterdir()) == [f"part-0{one}.parquet" for one in range(4)]
 
 
+def test_support_is_counted_over_all_files(folder, outcome, local, tmp_path):
+    logging, rows = outcome.policy.companions["logging"], pq.read_table(folder)
+    wanted = outcome.policy.actions.index(outcome.policy.predict(rows)[0])
+    rare = {**logging.arrays, "c": logging.arrays["c"] - np.float32(30) * (np.arange(logging.k) == wanted)}
+    careful = replace(
+        outcome.policy, companions={**outcome.policy.companions, "logging": replace(logging, arrays=rare)}
+    )
+    unsupported = careful.recommend(rows)["supported"].to_pylist().count(False)
+    assert unsupported > 0
+    for only, counts in ((False, (unsupported, 0, 0)), (True, (0, unsupported, 0))):
+        done = recommend_directory(careful, folder, tmp_path / str(only), Passes(local), Asked(supported_only=only))
+        assert (done.unsupported, done.restricted, done.fell_back) == counts
+    told = recommend_directory(careful, folder, tmp_path / "a", Passes(local), Asked(columns=("action",)))
+    assert told.unsupported is None
+
+
 def test_only_missing_answers_are_made_again(folder, outcome, local, tmp_path):
     out = tmp_path / "out"
     engine = Deadly(local, ("Scoring",))

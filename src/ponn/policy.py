@@ -334,10 +334,10 @@ class Policy:
         if supported is None:
             raise PonnError("This policy carries no picture of current practice, so it cannot tell what is supported.")
         usual = greedy(self.companions["logging"].probabilities(X, eligible))  # [n, k]
-        some = supported.any(axis=1, keepdims=True)
-        h = self.model.probabilities(X, np.where(some, supported, usual > 0))
-        least = np.where(supported, h, np.inf).min(axis=1)
-        fell_back = ~some[:, 0] | ((least == h.max(axis=1)) & (supported.sum(axis=1) > 1))
+        many = supported.sum(axis=1)  # [n]
+        h = self.model.probabilities(X, np.where(many[:, None] > 0, supported, usual > 0))
+        alike = np.where(supported, h, np.inf).min(axis=1) == h.max(axis=1)
+        fell_back = (many == 0) | (alike & (many > 1))
         return np.where(fell_back[:, None], usual, h), fell_back
 
     def reasons_for(self, told: pa.Table, X: np.ndarray, decision: Decision) -> list[Reason]:

@@ -23,6 +23,7 @@ from ponn.streams import Stream, stream_parquet_parts
 
 MARK = "ponn"  # the key under which a written file says what it was made from
 SURPRISES = ("unseen", "missing", "outside")
+NOT_KNOWN = -1  # recommendations without support, where they were not looked at
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +36,7 @@ class Scoring:
     out: str
 
     def __call__(self, shard: FileShard) -> Arrays:
-        """Rows written, and cells unlike anything in training: [features, kinds]."""
+        """Rows written, cells unlike anything in training [features, kinds], how often support mattered [3]."""
         target = self.target(shard)
         target.parent.mkdir(parents=True, exist_ok=True)
         for leftover in target.parent.glob(f".*.{target.name}"):  # of a worker that was killed
@@ -47,7 +48,8 @@ class Scoring:
             [done.surprises.get(one.name, {}).get(what, 0) for what in SURPRISES]
             for one in self.policy.encoding.features
         ]
-        return {"rows": np.array(done.rows), "surprises": np.array(counts, np.int64)}
+        support = [NOT_KNOWN if done.unsupported is None else done.unsupported, done.restricted, done.fell_back]
+        return {"rows": np.array(done.rows), "surprises": np.array(counts, np.int64), "support": np.array(support)}
 
     def target(self, shard: FileShard) -> Path:
         """Where the recommendations for a file go: the same place below `out`."""
@@ -89,12 +91,16 @@ def recommend_directory(
     shards = shards_of(find_pieces(Path(rows)), rows=1 << 62, across_files=False)
     check_empty(Path(out), [work.target(one) for one in shards])
     left = [one for one in shards if not work.is_done(one)]
-    surprises = Counter[tuple[str, str]]()
+    surprises, support = Counter[tuple[str, str]](), np.zeros((0, 3), int)
     for part in passes.over("recommend", work, left):
+        support = np.vstack([support, part["support"]])
         for feature, counts in zip(policy.encoding.features, part["surprises"].tolist(), strict=True):
             surprises.update({(feature.name, what): count for what, count in zip(SURPRISES, counts, strict=True)})
     total = sum(one.rows for one in shards)
-    return Scored(total, time.perf_counter() - started, by_column(+surprises))
+    unsupported, restricted, fell_back = support.sum(axis=0).tolist()
+    known = len(support) > 0 and support.min() > NOT_KNOWN
+    counted = (unsupported if known else None, restricted, fell_back)
+    return Scored(total, time.perf_counter() - started, by_column(+surprises), *counted)
 
 
 def check_empty(out: Path, expected: list[Path]) -> None:

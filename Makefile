@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+CLUSTERS := .venv/.clusters
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format paper bench pictures browser clean
+.PHONY: help demo test check format paper bench pictures browser java clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -15,17 +16,23 @@ $(READY): pyproject.toml constraints.txt src/ponn/cells.c
 	    --constraint constraints.txt --editable ".[learn,serve,dev]"
 	touch $(READY)
 
+# Ray and Spark, for the tests only; Spark is packed on the first install, which takes a minute.
+$(CLUSTERS): $(READY)
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    --constraint constraints.txt --editable ".[cluster,spark]"
+	touch $(CLUSTERS)
+
 demo: $(READY)  ## simulate a clinic, look at its log, learn a policy, value it, recommend
 	$(BIN)/ponn demo demo
 
-test: $(READY) browser  ## run all tests
-	$(BIN)/python -m pytest --numprocesses 2
+test: $(CLUSTERS) browser java  ## run all tests
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
-check: $(READY) browser  ## the whole gate: format, lint, types, tests (docs are executed by the tests)
+check: $(CLUSTERS) browser java  ## the whole gate: format, lint, types, tests (docs are executed by the tests)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 # Debian's Chromium for the tests of the pages, where it can be had without asking for rights; else they use a browser
 # that is there, or are skipped and say so.
@@ -34,6 +41,13 @@ browser:
 	    command -v apt-get >/dev/null && timeout 60 apt-get update -qq && \
 	    timeout 240 apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
 	    echo "No browser, and none could be installed: the tests of the pages will be skipped." >&2
+
+# Java for the tests on Spark, by the same rule.
+java:
+	@command -v java >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	    timeout 60 apt-get update -qq && \
+	    timeout 240 apt-get install -y -qq --no-install-recommends default-jre-headless >/dev/null; } || \
+	    echo "No Java, and none could be installed: the tests on Spark will be skipped." >&2
 
 format: $(READY)  ## format the code and apply safe fixes
 	$(BIN)/ruff format .

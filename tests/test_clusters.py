@@ -26,7 +26,9 @@ MISSING = {
 }
 
 
-@pytest.fixture(scope="module", params=["ray", "spark"])
+@pytest.fixture(
+    scope="module", params=[pytest.param(one, marks=pytest.mark.xdist_group(one)) for one in ("ray", "spark")]
+)  # a group runs in one process: one Ray and one Spark for all tests
 def cluster(request):
     if MISSING[request.param]:
         pytest.skip(MISSING[request.param])

@@ -124,6 +124,7 @@ def learn(
     seed: int = 0,
     *,
     engine: EngineName = None,
+    trainers: int | None = None,
     progress: Any = None,
     **settings: Any,
 ) -> Policy:
@@ -132,10 +133,20 @@ def learn(
     from ponn.shard_learning import learn_sharded
 
     if isinstance(log, Log):
+        check_trainers(trainers)
         return learn_in_memory(log, method, tune, seed, progress=progress, **settings)
     settings.pop("workers", None)
     with passes_of(engine, progress, "learn", log.digest, log.reader, method, tune, seed, settings) as passes:
-        return learn_sharded(log, passes, method, tune, seed, **settings)
+        return learn_sharded(log, passes, method, tune, seed, trainers=trainers, **settings)
+
+
+def check_trainers(trainers: int | None) -> None:
+    """Rows in memory are learned from by this process."""
+    if trainers is not None:
+        raise PonnError(
+            "Several processes train one network (trainers, --trainers) only on a log on disk: name an engine to keep "
+            "the directory there."
+        )
 
 
 def learn_with_holdout(
@@ -147,6 +158,7 @@ def learn_with_holdout(
     holdout: float = 0.3,
     level: float = 0.95,
     engine: EngineName = None,
+    trainers: int | None = None,
     progress: Any = None,
     keep: Callable[[Policy], None] | None = None,
     by: Sequence[str] = (),
@@ -158,12 +170,13 @@ def learn_with_holdout(
     from ponn.shard_learning import best_fixed_action, learn_sharded
 
     if isinstance(log, Log):
+        check_trainers(trainers)
         asked: dict[str, Any] = {"holdout": holdout, "level": level, "by": by, "progress": progress, "keep": keep}
         return learn_in_memory(log, method, tune, seed, **asked, **settings)
     what = ("learn", log.digest, log.reader, method, tune, seed, holdout, level, settings)
     with passes_of(engine, progress, *what) as passes:
         train, kept = log.split(1 - holdout, seed)
-        policy = learn_sharded(train, passes, method, tune, seed, **settings)
+        policy = learn_sharded(train, passes, method, tune, seed, trainers=trainers, **settings)
         if keep is not None:
             keep(policy)
         action = best_fixed_action(train, policy)

@@ -34,7 +34,8 @@ class OnRay:
             import ray
         except ImportError as error:
             raise PonnError(install_line("cluster", "ray")) from error
-        self.ray, self.workers = ray, workers
+        self.ray: Any = ray
+        self.workers = workers
         self.started = not ray.is_initialized()
         if self.started:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -52,6 +53,11 @@ class OnRay:
                     "leave out the address to use this machine."
                 ) from error
             self.ray.init(num_cpus=self.workers, include_dashboard=False, **quiet)
+
+    @property
+    def processors(self) -> int:
+        """Of all machines."""
+        return int(self.ray.cluster_resources().get("CPU", 0))
 
     def run(self, work: Work, shards: Mapping[int, Shard]) -> Results:
         """The results, as they are finished."""

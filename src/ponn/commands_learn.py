@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--require-improvement", is_flag=True, help="Exit with status 3 unless the verdict is 'better'.")
 @click.option("--progress", type=click.Choice(["lines", "json"]), default="lines", hidden=True)
 @engine_options
+@click.option("--trainers", type=click.IntRange(min=1), help="Processes that train the network; default this one.")
 @learning_options
 def learn(
     log: str,
@@ -48,6 +49,7 @@ def learn(
     engine: str | None,
     workers: int | None,
     address: str | None,
+    trainers: int | None,
     tune: bool,
     changes: tuple[str, ...],
     holdout: float,
@@ -73,10 +75,11 @@ def learn(
         policy.save(out)
         kept.append(policy)
 
+    engine = "local" if engine is None and trainers is not None else engine
     with chosen_engine(engine, workers, address) as where, learning_progress(as_json=progress == "json") as tell:
         rows = read_log(log, engine=where, progress=tell, **columns, keep=by)
         asked: dict[str, Any] = {"holdout": holdout, "level": level, "by": by, "engine": where, "progress": tell}
-        asked["keep"] = keep
+        asked |= {"keep": keep, "trainers": trainers}
         try:
             found = learn_with_holdout(rows, method, tune, seed, **asked, **settings)
         except PonnError as error:

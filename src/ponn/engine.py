@@ -238,29 +238,38 @@ class Kept:
 
     def read(self, shard: Shard) -> bytes | None:
         """A kept result; None where there is none, or a damaged one, which is then made again."""
-        try:
-            content = self.path(shard).read_bytes()
-        except OSError:
-            return None
-        return content if is_sound(content) else None
+        return read_whole(self.path(shard))
 
     def write(self, shard: Shard, content: bytes) -> None:
         """Keep a result."""
-        path = self.path(shard)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "wb") as file:
-                file.write(content)
-            temporary.replace(path)
-        except OSError as error:
-            raise PonnError(
-                f"The partial result of {shard.name} could not be kept in {self.folder}: {one_line(error)}. Make room, "
-                "or name another folder in the variable PONN_RUNS, and start the same command again: it goes on there."
-            ) from error
-        finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        write_whole(self.path(shard), content, f"The partial result of {shard.name}")
+
+
+def read_whole(path: Path) -> bytes | None:
+    """A kept file; None where there is none, or a damaged one."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    return content if is_sound(content) else None
+
+
+def write_whole(path: Path, content: bytes, what: str) -> None:
+    """Write a file of a run so that it appears complete or never."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(content)
+        temporary.replace(path)
+    except OSError as error:
+        raise PonnError(
+            f"{what} could not be kept in {path.parent}: {one_line(error)}. Make room, or name another folder in the "
+            "variable PONN_RUNS, and start the same command again: it goes on there."
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 class Memory:

@@ -115,8 +115,8 @@ def train_all(
 ) -> tuple[Trained, ...]:
     """Train one network here, or many in processes of their own."""
     if len(options) == 1:
-        most = options[0].settings.epochs
-        return (train(problem, options[0], progress=lambda epoch, _: say("Step C: passes over the rows", epoch, most)),)
+        most, by = options[0].settings.epochs, problem.trainer or train
+        return (by(problem, options[0], progress=lambda epoch, _: say("Step C: passes over the rows", epoch, most)),)
     quick = [replace(option, settings=replace(option.settings, watched=0)) for option in options]
 
     def tell(done: int, total: int, newest: Trained) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ponn.encode import Encoding
-from ponn.engine import Passes
+from ponn.engine import Passes, digest
 from ponn.estimators import snips, terms
 from ponn.inference import Architecture
 from ponn.learners import LEARNERS, Fitted, Prepared, current_practice, similar_rows
@@ -25,17 +25,26 @@ from ponn.shard_steps import Practice, fit_practice, fit_reward_models, shard_re
 from ponn.shard_training import training_problem
 from ponn.sharded import Batch, ShardedLog
 from ponn.train import Candidate, Problem, Rows
+from ponn.trainers import Folder, Trainers
 
 NETWORK = "network"  # the learner that sees all rows; the others are fitted on the sample
 
 
 def learn_sharded(
-    log: ShardedLog, passes: Passes, method: str | None = None, tune: bool = False, seed: int = 0, **settings: Any
+    log: ShardedLog,
+    passes: Passes,
+    method: str | None = None,
+    tune: bool = False,
+    seed: int = 0,
+    *,
+    trainers: int | None = None,
+    **settings: Any,
 ) -> Policy:
     """Learn a policy from a log on disk, as `learn` does in memory.
 
     Networks are trained on all rows; their grid (tune=True) is tried on the log's sample. Learners that need all rows
-    at once (forests, LR-L1, MLP-L1) are fitted on the sample.
+    at once (forests, LR-L1, MLP-L1) are fitted on the sample. trainers: processes that train a network together;
+    default this one.
     """
     started = time.perf_counter()
     name, row = method_named(method)
@@ -51,7 +60,7 @@ def learn_sharded(
     notes: list[str] = []
     beside = shard_companions(train, prepared, practice, passes, chosen, notes)
     options = candidates(prepared, chosen, grid, seed)
-    option, fitted = fit(row.learner, prepared, options, (train, valid, practice), passes, seed)
+    option, fitted = fit(row.learner, prepared, options, (train, valid, practice), passes, seed, trainers)
     made = assemble(prepared, name, option, fitted, len(options), time.perf_counter() - started, beside)
     return replace(made, provenance=provenance(made, log, valid, passes, notes))
 
@@ -125,6 +134,7 @@ def fit(
     parts: tuple[ShardedLog, ShardedLog, Practice],
     passes: Passes,
     seed: int,
+    trainers: int | None,
 ) -> tuple[Candidate, Fitted]:
     """The best option and its model: networks on all rows, everything else on the sample."""
     train, valid, practice = parts
@@ -136,17 +146,25 @@ def fit(
     if learner == NETWORK:
         passes.say("Step C: training")
         started = time.perf_counter()
-        problem, close = training_problem(train, valid, prepared.encoding, practice, option.settings, passes, seed)
-        try:
-            (fitted,) = LEARNERS[learner](replace(prepared, problem=problem), [option], None, passes.say)
-        finally:
-            close()
+        problem = training_problem(train, valid, prepared.encoding, practice, option.settings, passes, seed)
+        problem = kept_problem(problem, option, passes, trainers)
+        (fitted,) = LEARNERS[learner](replace(prepared, problem=problem), [option], None, passes.say)
         streamed = " of streamed rows" if problem.stream else ""
         passes.note(f"Step C{streamed}", len(train), time.perf_counter() - started)
         return option, fitted
     assert fitted is not None
     note = f"The model was fitted on a random sample of {len(prepared.train):,} of about {len(train):,} rows."
     return option, replace(fitted, notes=(*fitted.notes, note))
+
+
+def kept_problem(problem: Problem, option: Candidate, passes: Passes, trainers: int | None) -> Problem:
+    """The problem with a place where its training is kept, and with those who train it."""
+    if passes.folder is None:
+        return problem
+    rows = (problem.train, problem.valid, problem.stream)
+    folder = Folder(passes.folder / f"Step-C-{digest((option, rows, trainers))}")
+    by = None if trainers is None else Trainers(trainers, passes.engine, folder)
+    return replace(problem, kept=folder.state, trainer=by)
 
 
 def provenance(made: Policy, log: ShardedLog, valid: ShardedLog, passes: Passes, notes: list[str]) -> Mapping[str, Any]:

@@ -11,20 +11,23 @@ f        masks: does action a see a design column?                   [k, D]
 
 One thread by default: the result then does not depend on the machine's number of cores, and many candidates use all
 cores better as single-thread processes than one after the other on all of them (benchmarks/training_speed.py).
+
+Several processes can train one network (team.py): each works on its share of every batch, the slopes are averaged.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ponn.checkpoint import Checkpoint, State
 from ponn.errors import PonnError
 from ponn.inference import Architecture
 from ponn.network import PolicyNetwork
@@ -44,6 +47,7 @@ from ponn.objective import (
     validation_loss,
 )
 from ponn.settings import Settings
+from ponn.team import Team
 
 EVALUATED_ROWS = 2_048  # rows in one forward pass without gradients: k * h_1 = 1,000 takes 8 MB per layer
 RETRIES = 3  # after a divergence, each with a step ten times smaller
@@ -84,13 +88,16 @@ class Problem:
     """What to learn from and what to stop by. `train` should hold all rows, or the monitor cannot be computed.
 
     Where rows are streamed, `train` is a sample of them whose n stands for as many rows in proportion, and an epoch is
-    as many rows of the stream as it gives out at a time.
+    as many rows of the stream as it gives out at a time. `kept` is where training that was stopped goes on from;
+    `trainer` trains it elsewhere than in this process.
     """
 
     train: Rows
     valid: Rows
     k: int
-    stream: "Callable[[Settings, torch.Generator], Iterable[Tensors]] | None" = None
+    stream: "Callable[[Settings, torch.Generator, Team], Epochs] | None" = None
+    kept: Checkpoint | None = None
+    trainer: "Trainer | None" = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,15 +157,48 @@ def sample(rows: Rows, settings: Settings, seed: int) -> Tensors | None:
     return tensors(rows.take(np.random.default_rng(seed).permutation(len(rows))[:size], size), settings)
 
 
-class Batches:
-    """Rows in a new order every epoch, in batches of nearly equal size: views of one copy, made once."""
+class Epochs(Protocol):
+    """Batches without end, an epoch each time they are gone through."""
 
-    def __init__(self, rows: Tensors, size: int, generator: torch.Generator):
+    @property
+    def position(self) -> tuple[int, ...]:
+        """Where the next epoch begins, beside what the generator knows."""
+
+    def seek(self, position: tuple[int, ...]) -> None:
+        """Go on there."""
+
+    def __iter__(self) -> "Iterator[Tensors]": ...
+
+    def close(self) -> None:
+        """Stop reading."""
+
+
+class Batches:
+    """Rows in a new order every epoch, in batches of nearly equal size: views of one copy, made once.
+
+    A team shuffles alike, and each of its processes has its share of every batch.
+    """
+
+    position: tuple[int, ...] = ()
+
+    def __init__(self, rows: Tensors, size: int, generator: torch.Generator, team: Team | None = None):
         self.rows, self.generator = rows, generator
         X, *others = (torch.empty_like(column) for column in rows.columns)
         self.shuffled = Tensors(X, Outcomes(*others), rows.n)
         edges = np.linspace(0, len(rows), max(1, round(len(rows) / size)) + 1).astype(int).tolist()
-        self.parts = [self.shuffled.part(first, last) for first, last in pairwise(edges)]
+        mine = team or Team()
+        self.parts = [self.shuffled.part(*mine.share(first, last)) for first, last in pairwise(edges)]
+        if np.diff(edges).min() < mine.size:
+            raise PonnError(
+                f"{mine.size} processes cannot share {len(rows)} contributing rows in batches of {size}: each needs at "
+                "least one row of every batch. Train with fewer processes (--trainers), or in larger batches."
+            )
+
+    def seek(self, position: tuple[int, ...]) -> None:
+        """The generator knows it all."""
+
+    def close(self) -> None:
+        """Nothing is read."""
 
     def __iter__(self) -> Iterator[Tensors]:
         order = torch.randperm(len(self.rows), generator=self.generator)
@@ -226,21 +266,30 @@ class DivergenceError(ArithmeticError):
 Progress = Callable[[int, Epoch], None]
 
 
+class Trainer(Protocol):
+    """Who trains a network: `train`, or processes elsewhere."""
+
+    def __call__(self, problem: Problem, candidate: Candidate, *, progress: Progress | None = None) -> Trained:
+        """Train one network."""
+
+
 def train(problem: Problem, candidate: Candidate, *, threads: int = 1, progress: Progress | None = None) -> Trained:
     """Train one network; after a divergence again with a smaller step, from the same start.
 
-    progress is called with the epoch's number and what was measured. Same seed, data, threads and machine: same bits.
+    progress is called with the epoch's number and what was measured. Same seed, data, threads, machine and team: same
+    bits, also where it was stopped and went on from what `problem.kept` had kept.
     """
     started = time.perf_counter()
     settings = candidate.settings
+    state = problem.kept.read() if problem.kept else None
     with thread_count(threads):
-        for retries in range(RETRIES + 1):
+        for retries in range(state.attempt if state else 0, RETRIES + 1):
             tried = replace(settings, learning_rate=settings.learning_rate * SMALLER**retries)
             try:
-                run = Run(problem, replace(candidate, settings=tried))
-                return replace(run.until_done(progress), retries=retries, seconds=time.perf_counter() - started)
+                with closing(Run(problem, replace(candidate, settings=tried), retries, state)) as run:
+                    return replace(run.until_done(progress), retries=retries, seconds=time.perf_counter() - started)
             except DivergenceError as error:
-                reason = error
+                reason, state = error, None
     raise PonnError(
         f"Training diverged {RETRIES + 1} times, last with step {tried.learning_rate:g}: {reason}. "
         "Look for extreme weights (ponn check shows the smallest propensities), truncate them with m, or penalise more."
@@ -259,44 +308,80 @@ def thread_count(threads: int) -> Iterator[None]:
 
 
 class Run:
-    """One attempt: a network, its optimizer and its rows."""
+    """One attempt: a network, its optimizer and its rows, from the start or from where an earlier process was."""
 
-    def __init__(self, problem: Problem, candidate: Candidate):
-        self.problem, self.settings = problem, candidate.settings
+    def __init__(self, problem: Problem, candidate: Candidate, attempt: int = 0, state: State | None = None):
+        self.problem, self.settings, self.attempt, self.team = problem, candidate.settings, attempt, Team.current()
         settings = candidate.settings
-        generator = torch.Generator().manual_seed(candidate.seed)
+        self.generator = torch.Generator().manual_seed(candidate.seed)
         self.rows = contributing(problem.train, settings, "training")
         self.valid = contributing(problem.valid, settings, "validation")
         self.watched = sample(problem.train, settings, candidate.seed)
         shape = Architecture(problem.k, self.rows.X.shape[1], settings.hidden, settings.activation)
-        self.network = PolicyNetwork(shape, candidate.masks, generator)
-        self.batches: Iterable[Tensors] = Batches(self.rows, settings.batch, generator)
+        self.network = PolicyNetwork(shape, candidate.masks, self.generator)
+        self.batches: Epochs = Batches(self.rows, settings.batch, self.generator, self.team)
         if problem.stream:
-            self.batches = problem.stream(settings, generator)
+            self.batches = problem.stream(settings, self.generator, self.team)
         self.optimizer = Adam(self.network.weight, self.network.slope, settings.learning_rate)
+        self.history: list[Epoch] = []
+        self.best, self.best_epoch = self.network.weight.clone(), 0
+        if state is not None:
+            self.restore(state)
+
+    def restore(self, state: State) -> None:
+        """Go on where an earlier process was."""
+        for kept, now in zip(state.vectors, self.vectors, strict=True):
+            now.copy_(torch.from_numpy(kept))
+        self.generator.set_state(torch.from_numpy(state.generator))
+        self.history, self.best_epoch = [Epoch(*one) for one in state.history], state.best_epoch
+        self.batches.seek(state.positions[self.team.rank])
+
+    @property
+    def vectors(self) -> tuple[Tensor, ...]:
+        """Everything that training has changed."""
+        optimizer = self.optimizer
+        return self.network.weight, optimizer.mean, optimizer.square, optimizer.steps, self.best
+
+    def keep(self) -> None:
+        """Keep what another process needs to go on from here."""
+        if self.problem.kept is None:
+            return
+        positions = self.team.gathered(self.batches.position)
+        if self.team.rank == 0:
+            vectors = tuple(one.numpy() for one in self.vectors)
+            generator = self.generator.get_state().numpy()
+            state = State(self.attempt, vectors, generator, tuple(self.history), self.best_epoch, positions)
+            self.problem.kept.write(state)
+
+    def close(self) -> None:
+        """Stop reading rows."""
+        self.batches.close()
 
     @torch.inference_mode()
     def until_done(self, progress: Progress | None) -> Trained:
         """Epochs until the validation loss has not fallen for `patience` of them, or they run out."""
-        history = [self.measured(self.loss_of_training_rows())]
-        best, best_epoch = self.network.weight.clone(), 0
-        while len(history) <= self.settings.epochs and len(history) - 1 - best_epoch < self.settings.patience:
+        if not self.history:
+            self.history.append(self.measured(self.loss_of_training_rows()))
+        history = self.history
+        while len(history) <= self.settings.epochs and len(history) - 1 - self.best_epoch < self.settings.patience:
             history.append(self.measured(self.pass_over_rows()))
             check(history, self.settings.criterion)
-            if history[-1].valid_loss < history[best_epoch].valid_loss:
-                best, best_epoch = self.network.weight.clone(), len(history) - 1
+            if history[-1].valid_loss < history[self.best_epoch].valid_loss:
+                self.best.copy_(self.network.weight)
+                self.best_epoch = len(history) - 1
+            self.keep()
             if progress:
                 progress(len(history) - 1, history[-1])
-        self.network.weight.copy_(best)
+        self.network.weight.copy_(self.best)
         return Trained(
             architecture=self.network.architecture,
             weights=self.network.weights(),
             history=tuple(history),
-            best_epoch=best_epoch,
+            best_epoch=self.best_epoch,
             ratio=self.watch(tensors(self.problem.train, self.settings)) if self.problem.train.complete else None,
             retries=0,
             learning_rate=self.settings.learning_rate,
-            stopped_early=len(history) - 1 - best_epoch >= self.settings.patience,
+            stopped_early=len(history) - 1 - self.best_epoch >= self.settings.patience,
             seconds=0.0,
         )
 
@@ -305,7 +390,7 @@ class Run:
         """One epoch; returns the running loss."""
         bound = self.bound()
         u = torch.cat([self.step(batch, bound) for batch in self.batches])
-        return float(mean_loss(u, self.rows.n * len(u) / len(self.rows)))
+        return self.team.averaged(float(mean_loss(u, self.rows.n * len(u) / len(self.rows))), len(u))
 
     def step(self, batch: Tensors, bound: Majorant) -> Tensor:
         """One step of the optimizer; returns the batch's u_j."""
@@ -314,6 +399,7 @@ class Run:
         S = network.forward(batch.X)
         u, dS = score_slopes(s.criterion, S, batch.outcomes, bound.times(share), clip_of(s))
         network.backward(batch.X, dS)
+        self.team.average(network.slope, len(batch))
         add_weight_penalties(*network.penalised, s.l1, s.l2)
         self.optimizer.step()
         return u
@@ -347,7 +433,7 @@ class Run:
         s, rows = self.settings, self.valid
         v = read(s.criterion, self.scores(rows.X), rows.outcomes)
         loss = validation_loss(s.criterion, v, rows.outcomes, rows.n, clip_of(s))
-        return Epoch(train_loss, float(loss), self.watch(self.watched))
+        return Epoch(train_loss, self.team.agreed(float(loss)), self.watch(self.watched))
 
     def watch(self, rows: Tensors | None) -> Ratio | None:
         """The monitor of propensity overfitting on rows, rewarded or not; a reward network has no policy to watch."""

@@ -1,0 +1,233 @@
+"""Training that is stopped goes on with the same bits, and several processes train the network that one would."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ponn
+from ponn import anysize
+from ponn.checkpoint import Checkpoint
+from ponn.encode import Encoding
+from ponn.engine import Here, Passes
+from ponn.errors import PonnError
+from ponn.shard_steps import ContributingRows, Practice
+from ponn.shard_training import Position, RowStream, ShardStream, interleaved, joined
+from ponn.sharded import read_sharded
+from ponn.team import Team
+from ponn.train import Batches, Candidate, Problem, tensors, train
+from ponn.trainers import Folder, Trainers
+from test_sharded import names, table, write
+from test_train import QUICK, candidate, problem
+
+LONG = replace(QUICK, epochs=12, patience=12)
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory):
+    path = write(tmp_path_factory.mktemp("log") / "log", table(4_000), 4)
+    roles = names(propensity="known", ignore=["person", "day", "heavy"])
+    return read_sharded(path, Passes(Here()), shard_rows=400, **roles)
+
+
+def streamed(disk, settings, around=lambda work: work) -> tuple[Problem, Candidate]:
+    """Step C from a stream."""
+    encoding = Encoding.fit(disk.sample.log)
+    work = ContributingRows(disk.reader, encoding, Practice(None, np.inf, 0), True, False, 1.0)
+    rows = joined([work(shard) for shard in disk.shards[:3]], 1_200)
+    stream = ShardStream(disk.shards, around(work), 400, 5)
+    D, k = rows.X.shape[1], len(disk.actions)
+    return Problem(rows, rows, k, stream), Candidate(np.ones((k, D), bool), replace(settings, batch=64))
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """Rows whose reader kills its process once, when training has been kept."""
+
+    work: ContributingRows
+    state: str
+    trace: str
+
+    def parts(self, shard) -> Iterator[dict[str, np.ndarray]]:
+        if Path(self.state).exists() and not Path(self.trace).exists():
+            Path(self.trace).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from self.work.parts(shard)
+
+
+def same(one, other) -> bool:
+    """The same bits, and the same way to them."""
+    equal = [np.array_equal(one.weights[name], other.weights[name]) for name in one.weights]
+    return all(equal) and one.history == other.history and one.best_epoch == other.best_epoch
+
+
+class StopError(Exception):
+    """Somebody pulled the plug."""
+
+
+def stop_at(epoch, *_, after):
+    if epoch == after:
+        raise StopError
+
+
+# One process ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["memory", "stream"])
+def test_training_that_was_stopped_goes_on_with_the_same_bits(kind, disk, tmp_path):
+    data, option = (problem(), candidate(LONG)) if kind == "memory" else streamed(disk, LONG)
+    undisturbed = train(data, option)
+    kept = replace(data, kept=Checkpoint(tmp_path / "state.part"))
+    for after in (3, 8):
+        with pytest.raises(StopError):
+            train(kept, option, progress=partial(stop_at, after=after))
+    heard = []
+    assert same(train(kept, option, progress=lambda epoch, _: heard.append(epoch)), undisturbed)
+    assert heard == [9, 10, 11, 12]
+
+
+def test_a_smaller_step_after_a_divergence_is_kept_too(tmp_path):
+    option = candidate(replace(LONG, learning_rate=1_000.0))
+    undisturbed = train(problem(), option)
+    kept = replace(problem(), kept=Checkpoint(tmp_path / "state.part"))
+    with pytest.raises(StopError):
+        train(kept, option, progress=partial(stop_at, after=10))
+    assert Checkpoint(tmp_path / "state.part").read().attempt == undisturbed.retries > 0
+    assert same(train(kept, option), undisturbed)
+
+
+def test_a_damaged_state_is_not_trusted(tmp_path):
+    kept = replace(problem(), kept=Checkpoint(tmp_path / "state.part"))
+    first = train(kept, candidate(LONG))
+    content = bytearray((tmp_path / "state.part").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "state.part").write_bytes(content)
+    heard = []
+    assert same(train(kept, candidate(LONG), progress=lambda epoch, _: heard.append(epoch)), first)
+    assert heard[0] == 1
+
+
+def test_every_place_of_a_stream_is_found_again(disk):
+    _, stream = streamed(disk, LONG)[0], streamed(disk, LONG)[0].stream
+    parts = partial(interleaved, stream.shards, stream.work, 5, Team())
+    whole = RowStream(parts, 130)
+    taken = [(whole.take(), whole.position) for _ in range(40)]
+    whole.close()
+    assert taken[-1][1].turn > 0
+    for start in (0, 7, 20, 38):
+        again = RowStream(parts, 130)
+        again.seek(taken[start][1])
+        assert np.array_equal(again.take().X, taken[start + 1][0].X)
+        again.close()
+
+
+def test_a_team_reads_every_shard_once_per_pass(disk):
+    @dataclass
+    class Seen:
+        shards: list
+
+        def parts(self, shard):
+            self.shards.append(shard.pieces[0].first)
+            return iter([{"A": np.zeros(1), "n": np.array(1.0)}])
+
+    passes: dict[int, list[int]] = {}
+    for rank in range(3):
+        seen = Seen([])
+        for at, _ in interleaved(disk.shards, seen, 0, Team(rank, 3), Position()):
+            if at.turn == 6:
+                break
+            passes.setdefault(at.turn, []).append(1)
+        assert len(set(seen.shards)) > len(disk.shards) / 2  # other shards in every pass
+    assert {sum(one) for one in passes.values()} == {len(disk.shards)}
+
+
+# Several processes ---------------------------------------------------------------------------------------
+
+
+def test_two_processes_train_the_network_that_one_would(tmp_path):
+    data, option = problem(600), candidate(LONG)
+    heard = []
+    both = Trainers(2, Here(), Folder(tmp_path))(data, option, progress=lambda epoch, _: heard.append(epoch))
+    alone = train(data, option)
+    for name, weight in alone.weights.items():
+        np.testing.assert_allclose(both.weights[name], weight, atol=1e-5)  # sums of floats in another order
+    assert both.valid_loss == pytest.approx(alone.valid_loss, rel=1e-5)
+
+
+def test_a_killed_process_changes_nothing(disk, tmp_path):
+    found = []
+    for number in (0, 1):
+        folder = Folder(tmp_path / str(number))
+        deadly = partial(Deadly, state=str(folder.state.path), trace=str(tmp_path / f"trace-{1 - number}"))
+        if number == 0:
+            Path(tmp_path / "trace-1").touch()  # nobody is killed
+        data, option = streamed(disk, LONG, deadly)
+        found.append(Trainers(2, Here(), folder)(data, option))
+    assert (tmp_path / "trace-0").exists()
+    assert same(*found)
+
+
+def test_a_damaged_shard_is_named_by_the_process_that_met_it(disk, tmp_path):
+    data, option = streamed(disk, LONG)
+    piece = replace(disk.shards[0].pieces[0], file=str(tmp_path / "gone.parquet"))
+    shards = (replace(disk.shards[0], pieces=(piece,)), *disk.shards[1:])
+    broken = replace(data, stream=replace(data.stream, shards=shards))
+    with pytest.raises(PonnError, match=r"gone\.parquet"):
+        Trainers(2, Here(), Folder(tmp_path))(broken, option)
+
+
+def test_too_many_processes_are_refused():
+    data = tensors(problem().train, LONG)
+    with pytest.raises(PonnError, match="2 processes cannot share"):
+        Batches(data, 1, torch.Generator(), Team(1, 2))
+    with pytest.raises(PonnError, match="only on a log on disk"):
+        anysize.learn(ponn.read_log(table(200), **names()), trainers=2)
+
+
+def training_processes(folder: str) -> list[int]:
+    """Processes whose command names a folder."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*"):
+        try:
+            if "ponn.trainers" in (text := (one / "cmdline").read_text()) and folder in text:
+                found.append(int(one.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc to find processes")
+def test_a_killed_command_goes_on_in_the_middle_of_step_c(tmp_path, monkeypatch):
+    monkeypatch.setenv("PONN_RUNS", str(tmp_path / "runs"))
+    folder = write(tmp_path / "log", table(2_000), 2)
+    words = ["learn", folder, "--action", "action", "--reward", "reward", "--workers", "1", "--trainers", "2"]
+    words += [f"--ignore={one}" for one in ("person", "day", "heavy", "known")]
+    words += [word for one in ("hidden=(4,)", "epochs=400", "patience=400") for word in ("--set", one)]
+    command = [sys.executable, "-W", "error", "-c", "from ponn.cli import main; main()", *map(str, words), "--out"]
+    killed = subprocess.Popen([*command, str(tmp_path / "one.ponn")], stderr=subprocess.DEVNULL)
+    while not list((tmp_path / "runs").rglob("state.part")):
+        assert killed.poll() is None
+        time.sleep(0.02)
+    killed.kill()
+    killed.wait()
+    for _ in range(300):
+        if not training_processes(str(tmp_path)):
+            break
+        time.sleep(0.1)
+    assert not training_processes(str(tmp_path))
+    (state,) = (tmp_path / "runs").rglob("state.part")
+    assert 0 < len(Checkpoint(state).read().history) <= 400
+    for name in ("one.ponn", "two.ponn"):
+        subprocess.run([*command, str(tmp_path / name)], check=True, stderr=subprocess.DEVNULL)
+    one, two = (ponn.load(tmp_path / name) for name in ("one.ponn", "two.ponn"))
+    assert one.digest == two.digest
+    assert not list((tmp_path / "runs").rglob("state.part"))

@@ -10,7 +10,7 @@ from ponn.errors import PonnError
 from ponn.settings import SERVED_BYTES, SERVED_ROWS, STUDIO_UPLOAD
 
 if TYPE_CHECKING:
-    from ponn.serve import Options
+    from ponn.service import Options
 
 
 @click.command()

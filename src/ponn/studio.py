@@ -27,8 +27,10 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from ponn.guesses import column_lines, guess_roles
+from ponn.messages import JsonRoute
 from ponn.project import DONE, Columns, NotThereError, Order, Project
-from ponn.serve import LOOPBACK, PAGE, JsonRoute, Options, Service, bound_socket, create_app
+from ponn.serve import LOOPBACK, PAGE, bound_socket, create_app
+from ponn.service import Options, Service
 from ponn.settings import DEFAULT_METHOD, METHODS
 from ponn.table import read_table
 
@@ -208,7 +210,8 @@ def add_trials(app: FastAPI, project: Project) -> None:
     async def recommend(scope: Scope, body: bytes) -> bytes:
         return await service(scope["path_params"]["id"]).recommend(scope, body)
 
-    asking = JsonRoute(recommend, app.state.service.options)
+    own: Service = app.state.service
+    asking = JsonRoute(recommend, own.options.most_bytes, own.patience)
     app.router.routes.append(Route("/studio/jobs/{id}/recommend", asking, methods=["POST"]))
 
     @app.get("/studio/jobs/{id}/about")

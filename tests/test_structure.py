@@ -21,7 +21,7 @@ ORDER = (
     *("logistic", "shard_steps", "shard_training", "shard_learning", "shard_evaluation", "shard_scoring", "anysize"),
     *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate"),
     *("rows", "advice", "decisions", "metrics", "interface"),
-    *("messages", "service", "gate", "serve"),
+    *("messages", "service", "gate", "connections", "serve"),
     *("guesses", "project", "studio"),
     *("terminal", "value_tables", "command_options"),
     *("commands_log", "commands_policy", "commands_learn", "commands_serve", "cli"),

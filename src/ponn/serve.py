@@ -192,8 +192,11 @@ def run_workers(options: Options, listening: socket.socket, workers: int) -> Non
     import uvicorn
     from uvicorn.supervisors import Multiprocess
 
+    from ponn.connections import Connection
+
     config = uvicorn.Config(
         partial(worker_app, options),
+        http=partial(Connection, seconds=options.head_seconds),  # type: ignore[arg-type]
         factory=True,
         workers=workers,
         lifespan="on",

@@ -54,7 +54,8 @@ class Options:
     most_bytes: int = SERVED_BYTES  # of a request
     most_rows: int = SERVED_ROWS  # of a request
     most_upload: int = 1 << 26  # bytes of a file for /score
-    body_seconds: float = 10.0  # for a request to arrive
+    head_seconds: float = 10.0  # for the head of a request to arrive
+    body_seconds: float = 10.0  # for its body to arrive
     poll_seconds: float = 0.5  # between two looks at the policy file
     access_log: bool = True
     log_features: bool = False

@@ -16,7 +16,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,19 @@ def run_studio(folder: Path, port: int, largest: int, tell: Callable[[str], None
     """
     import uvicorn
 
+    from ponn.connections import Connection
+
     project, listening = Project(folder), bound_socket("127.0.0.1", port)
     tell(f"http://127.0.0.1:{listening.getsockname()[1]}/studio")
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when it has stopped in order
         signal.signal(number, lambda *_: None)
+    app = studio_app(project, largest)
     config = uvicorn.Config(
-        studio_app(project, largest), log_level="warning", access_log=False, timeout_graceful_shutdown=5
+        app,
+        http=partial(Connection, seconds=app.state.service.options.head_seconds),  # type: ignore[arg-type]
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=5,
     )
     uvicorn.Server(config).run([listening])
 

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -120,6 +121,7 @@ def serve_constant(size: int) -> None:
     from fastapi import FastAPI
     from starlette.routing import Route
 
+    from ponn.connections import Connection
     from ponn.serve import bound_socket
 
     content = b'"' + b"x" * (size - 2) + b'"'
@@ -140,6 +142,7 @@ def serve_constant(size: int) -> None:
     print(f"on http://127.0.0.1:{listening.getsockname()[1]} ", flush=True)
     config = uvicorn.Config(
         app,
+        http=partial(Connection, seconds=10.0),
         log_config=None,
         access_log=False,
         proxy_headers=False,

@@ -15,7 +15,8 @@ from ponn.inference import Architecture
 from ponn.log import read_log
 from ponn.models import LinearRewards, Model, Network
 from ponn.policy import Policy
-from ponn.serve import Options, create_app
+from ponn.serve import create_app
+from ponn.service import Options
 from ponn.settings import Settings
 
 ACTIONS = ("wait", "pill", "operate")

@@ -155,3 +155,12 @@ def test_every_command_has_an_example():
     for name, command in ponn.commands.items():
         assert "Example" in command.help, name
         assert f"ponn {name}" in command.help, name
+
+
+def test_every_command_can_answer_in_json():
+    from ponn.cli import ponn
+
+    for name, command in ponn.commands.items():
+        assert "--json" in [flag for option in command.params for flag in option.opts], name
+    told = json.loads(run("completion", "bash", "--json").stdout)
+    assert told["source"].strip() == run("completion", "bash").stdout.strip()

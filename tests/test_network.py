@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ponn.errors import PonnError
 from ponn.inference import BLOCK_ROWS, Architecture, scores
+from ponn.models import Network
 from ponn.network import PolicyNetwork
 
 RHO = {
@@ -201,7 +202,7 @@ def test_rows_and_weights_must_fit():
     with pytest.raises(PonnError, match="5 design columns"):
         scores(network.weights(), X[:, :4], network.architecture)
     with pytest.raises(PonnError, match="architecture asks"):
-        scores(network.weights(), X, Architecture(3, 5, (4, 5)))
+        Network(Architecture(3, 5, (4, 5)), network.weights())
     with pytest.raises(PonnError, match="masks"):
         PolicyNetwork(Architecture(3, 5), np.ones((5, 3), bool))
 

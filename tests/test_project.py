@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -20,11 +21,12 @@ from ponn.project import (
     FAILED,
     INTERRUPTED,
     RUNNING,
+    WAITING,
     BusyError,
-    Columns,
     NotThereError,
     Order,
     Project,
+    Reading,
     TooLargeError,
     failure_in,
     learn_arguments,
@@ -33,7 +35,7 @@ from ponn.project import (
 )
 
 QUICK = ("hidden=(4,)", "epochs=2")
-ORDER = Order("log.csv", Columns("treatment", "success"), settings=QUICK)
+ORDER = Order("log.csv", Reading("treatment", "success"), settings=QUICK)
 
 
 async def pieces(*some: bytes):
@@ -130,8 +132,6 @@ def test_one_studio_at_a_time(project):
 def test_a_job_runs_and_is_remembered(project):
     job = project.start(ORDER)
     assert job.state == RUNNING
-    with pytest.raises(BusyError):
-        project.start(ORDER)
     job = wait_until(project, job.id, (DONE, FAILED))
     assert job.state == DONE, job.message
     assert job.result["rows"] == 700
@@ -146,19 +146,56 @@ def test_a_job_runs_and_is_remembered(project):
     again.close()
 
 
+SLOW = Order("log.csv", Reading("treatment", "success"), settings=("epochs=100000", "patience=100000"))
+
+
+def test_what_is_asked_for_meanwhile_waits_for_its_turn(project):
+    first, second, third = (project.start(one) for one in (SLOW, SLOW, ORDER))
+    assert [one.state for one in (first, second, third)] == [RUNNING, WAITING, WAITING]
+    assert [project.ahead(one) for one in (first, second, third)] == [0, 1, 2]
+    assert third.as_json()["seconds"] == 0
+    left = project.cancel(second.id)
+    assert (left.state, left.message) == (INTERRUPTED, "Stopped before it began.")
+    assert project.ahead(third) == 1
+    assert project.restart(second.id).state == WAITING  # and now it is behind the third
+    assert project.ahead(project.job(second.id)) == 2
+    project.cancel(first.id)
+    assert wait_until(project, third.id, (DONE, FAILED)).state == DONE
+    assert wait_until(project, second.id, (RUNNING,)).state == RUNNING
+
+
+def test_what_waits_goes_on_after_a_restart_and_what_ran_is_interrupted(project):
+    first, second = project.start(SLOW), project.start(ORDER)
+    project.close()
+    assert [project.job(one.id).state for one in (first, second)] == [INTERRUPTED, WAITING]
+    again = Project(project.files_folder.parent)
+    assert again.job(first.id).state == INTERRUPTED
+    assert wait_until(again, second.id, (DONE, FAILED)).state == DONE
+    again.close()
+
+
+def test_a_job_whose_file_is_gone_when_its_turn_comes_fails_and_the_next_begins(project):
+    (project.files_folder / "other.csv").write_bytes((project.files_folder / "log.csv").read_bytes())
+    first, second, third = (project.start(one) for one in (SLOW, replace(SLOW, file="other.csv"), SLOW))
+    (project.files_folder / "other.csv").unlink()
+    project.cancel(first.id)
+    assert wait_until(project, third.id, (RUNNING,)).state == RUNNING
+    assert project.job(second.id).state == FAILED
+    assert "no file 'other.csv'" in project.job(second.id).message
+
+
 def test_a_mistake_is_told_in_words_and_can_be_mended(project):
-    job = project.start(Order("log.csv", Columns("treatment", "sucess")))
+    job = project.start(Order("log.csv", Reading("treatment", "sucess")))
     job = wait_until(project, job.id, (DONE, FAILED))
     assert job.state == FAILED
     assert "has no column 'sucess'" in job.message
     assert "Did you mean 'success'" in job.message
     with pytest.raises(NotThereError):
-        project.start(Order("../log.csv", Columns("treatment", "success")))
+        project.start(Order("../log.csv", Reading("treatment", "success")))
 
 
 def test_cancel_ends_the_process_and_restart_begins_again(project):
-    slow = Order("log.csv", Columns("treatment", "success"), settings=("epochs=100000", "patience=100000"))
-    job = project.start(slow)
+    job = project.start(SLOW)
     process = project.running[job.id]
     stopped = project.cancel(job.id)
     assert (stopped.state, stopped.message) == (INTERRUPTED, "Stopped on request.")
@@ -173,7 +210,7 @@ def test_a_killed_studio_takes_its_job_with_it_and_shows_it_as_interrupted(proje
     code = (
         "import sys, time; from pathlib import Path; from ponn.project import *\n"
         "project = Project(Path(sys.argv[1]))\n"
-        "order = Order('log.csv', Columns('treatment', 'success'), settings=('epochs=100000', 'patience=100000'))\n"
+        "order = Order('log.csv', Reading('treatment', 'success'), settings=('epochs=100000', 'patience=100000'))\n"
         "job = project.start(order)\n"
         "while project.job(job.id).total == 0: time.sleep(0.05)\n"
         "print(project.running[job.id].pid, flush=True); time.sleep(600)"
@@ -198,11 +235,11 @@ def test_a_killed_studio_takes_its_job_with_it_and_shows_it_as_interrupted(proje
 
 
 def test_no_value_passes_for_an_option(tmp_path):
-    order = Order("log.csv", Columns("--out", "-r", ignore=("--json",)), method="--tune", settings=("--seed=1",))
+    order = Order("log.csv", Reading("--out", "-r", ignore=("--json",)), method="--tune", settings=("--seed=1",))
     words = learn_arguments(tmp_path / "log.csv", order, tmp_path)
     assert {"--action=--out", "--reward=-r", "--ignore=--json", "--method=--tune", "--set=--seed=1"} <= set(words)
     with pytest.raises(PonnError, match="NUL"):
-        learn_arguments(tmp_path / "log.csv", Order("log.csv", Columns("a\0", "b")), tmp_path)
+        learn_arguments(tmp_path / "log.csv", Order("log.csv", Reading("a\0", "b")), tmp_path)
 
 
 def test_a_damaged_job_is_shown_and_hides_no_other(project):

@@ -434,9 +434,10 @@ def test_the_command_line_writes_the_same_report_twice(tmp_path):
     answer = json.loads(learned.stdout)
     assert answer["report"] == "one.html"
     assert "Report: " in learned.stderr
-    run("report", "policy.ponn", "log.csv", "--out", "two.html", cwd=tmp_path)
+    told = json.loads(run("report", "policy.ponn", "log.csv", "--out", "two.html", "--json", cwd=tmp_path).stdout)
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
     value = answer["value"]["policy"]
+    assert (told["report"], told["worth"]["value"]) == ("two.html", value["value"])
     shown = (tmp_path / "one.html").read_text()
     assert f"<td class='number'>{figures(value['value'])}</td><td class='number'>{figures(value['low'])}</td>" in shown
 

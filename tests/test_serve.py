@@ -130,7 +130,7 @@ def test_requests_that_come_together_get_their_own_answers(client, rows):
 
 def test_long_requests_are_answered_in_a_thread(client, rows, monkeypatch):
     short = client.post("/recommend", {"rows": as_json(rows)}).json()["recommendations"]
-    monkeypatch.setattr(server, "INLINE", 0)
+    monkeypatch.setattr("ponn.service.INLINE", 0)
     for mine, other in zip(
         client.post("/recommend", {"rows": as_json(rows)}).json()["recommendations"], short, strict=True
     ):

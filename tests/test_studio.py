@@ -12,7 +12,7 @@ import ponn
 from browsing import assert_readable, opened_page, running, tab_to
 from ponn import simulate
 from ponn.files import write_table
-from ponn.project import DONE, Columns, Job, Order, Project
+from ponn.project import DONE, Job, Order, Project, Reading
 from ponn.studio import studio_app
 
 ROLES = {"action": "treatment", "reward": "success"}
@@ -130,7 +130,7 @@ def test_mistakes_are_told_as_json(client, method, path, body, status):
 
 def test_a_finished_job_is_served_like_any_policy(client, project, log):
     learned = ponn.learn(ponn.read_log(log, **ROLES), hidden=(4,), epochs=3)
-    job = Job("0123456789ab", Order("stones.csv", Columns(**ROLES)), DONE, report=True)
+    job = Job("0123456789ab", Order("stones.csv", Reading(**ROLES)), DONE, report=True)
     project.folder(job).mkdir()
     project.keep(job)
     learned.save(project.folder(job) / "policy.ponn")
@@ -242,6 +242,33 @@ def shorten(folder):
     """Fewer epochs for the second try."""
     (path,) = (folder / "jobs").glob("*/job.json")
     path.write_text(path.read_text().replace("100000", "3"))
+
+
+def test_jobs_wait_for_their_turn(browser, studio, log):
+    _, address = studio
+    with opened_page(browser, address) as page:
+        page.goto("/")
+        page.get_by_label("Upload a CSV").set_input_files(log)
+        for settings in ("epochs=100000\npatience=100000", QUICK):
+            page.get_by_text("Yes: 700 rows, 2 actions").wait_for()
+            if not page.get_by_label("Settings").is_visible():
+                page.get_by_text("More choices").click()
+            page.get_by_label("Settings").fill(settings)
+            page.get_by_role("button", name="Learn a policy").click()
+            page.get_by_role("button", name="Stop").wait_for()
+            page.get_by_role("link", name="New policy").click()
+        page.get_by_text("waiting", exact=True).wait_for()
+        waiting, running = page.locator("#jobs a").all()
+        waiting.click()
+        page.get_by_text("One policy is learned before this one.").wait_for()
+        assert_readable(page, 1280)
+        running.click()
+        page.locator("progress").wait_for()
+        page.get_by_role("button", name="Stop").click()
+        page.get_by_text("Stopped on request.").wait_for()
+        waiting.click()
+        page.wait_for_selector(".action", timeout=150_000)
+        assert "waiting" not in page.inner_text("#jobs")
 
 
 def test_stopping_a_job(browser, studio, log):

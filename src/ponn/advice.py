@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,8 +50,7 @@ class AskError(PonnError):
         self.field, self.reason, self.expected = field, reason, expected
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(NamedTuple):
     """One request for recommendations, its parts checked but for the rows themselves."""
 
     rows: Sequence[Any]
@@ -84,8 +83,7 @@ def read_rows(body: Mapping[str, Any]) -> Sequence[Any]:
     return rows
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(NamedTuple):
     """A request that can be answered."""
 
     ask: Ask
@@ -104,12 +102,12 @@ class Advice:
     @property
     def unsupported(self) -> int:
         """Rows whose action was hardly ever taken in such cases."""
-        return sum(one["supported"] is False for one in self.recommendations)
+        return [one["supported"] for one in self.recommendations].count(False)
 
     @property
     def surprised(self) -> int:
         """Rows with notes."""
-        return sum(bool(one["notes"]) for one in self.recommendations)
+        return len([None for one in self.recommendations if one["notes"]])
 
 
 def advice_for(ask: Ask, rows: list[dict[str, Any]], restricted: int, fell_back: int) -> Advice:

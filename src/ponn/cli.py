@@ -31,6 +31,11 @@ def ponn() -> None:
 
     No table at hand? `ponn simulate breast-cancer --out log.csv` makes one, and `ponn demo` shows the whole way.
     Rather in the browser? `ponn studio`.
+
+    \b
+    Every command has --json: one JSON object on standard output, all else on standard error.
+    Exit status: 0 done; 1 it cannot be done, and why; 2 the command was not understood;
+    3 --require-improvement, and there is none that the log can show; 130 interrupted.
     """
 
 
@@ -110,7 +115,8 @@ def demo_step(words: list[str], as_json: bool) -> Any:
 
 @ponn.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@json_option
+def completion(shell: str, as_json: bool) -> None:
     """Print what makes SHELL complete ponn's commands and options with the Tab key.
 
     \b
@@ -123,4 +129,5 @@ def completion(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
-    click.echo(found(ponn, {}, "ponn", "_PONN_COMPLETE").source())
+    source = found(ponn, {}, "ponn", "_PONN_COMPLETE").source()
+    click.echo(json.dumps({"shell": shell, "source": source}) if as_json else source)

@@ -156,7 +156,8 @@ def print_worth(found: "Worth", asked_for_gamma: bool) -> None:
 @click.option("--out", type=click.Path(), default="report.html", show_default=True, help="Where the report goes.")
 @click.option("--level", type=float, default=0.95, show_default=True, help="Confidence of intervals and verdict.")
 @click.option("--by", multiple=True, metavar="COL", help="Show who gains by the levels of a column; repeat.")
-def report_on(policy: str, log: str, out: str, level: float, by: tuple[str, ...]) -> None:
+@json_option
+def report_on(policy: str, log: str, out: str, level: float, by: tuple[str, ...], as_json: bool) -> None:
     """Write a report on POLICY, valued on rows of LOG that it did not learn from: one HTML file that opens offline.
 
     \b
@@ -170,8 +171,12 @@ def report_on(policy: str, log: str, out: str, level: float, by: tuple[str, ...]
 
     loaded = load(policy)
     with learning_progress() as tell:
-        write_report(loaded, read_same_log(loaded, log, also=by), out, level=level, by=by, progress=tell)
-    click.echo(f"Written to {out}.", err=True)
+        found = write_report(loaded, read_same_log(loaded, log, also=by), out, level=level, by=by, progress=tell)
+    if as_json:
+        worth = None if found.worth is None else found.worth.as_json()
+        click.echo(json.dumps({"report": out, "rows": found.rows, "worth": worth, "why_no_worth": found.why_no_worth}))
+    else:
+        click.echo(f"Written to {out}.", err=True)
 
 
 @click.command()

@@ -10,7 +10,7 @@ from ponn.errors import PonnError
 from ponn.settings import SERVED_BYTES, SERVED_ROWS, STUDIO_UPLOAD
 
 if TYPE_CHECKING:
-    from ponn.serve import Options
+    from ponn.service import Options
 
 
 @click.command()
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 @click.option("--max-bytes", "most_bytes", type=click.IntRange(min=1), default=SERVED_BYTES, show_default=True)
 @click.option("--access-log/--no-access-log", default=True, show_default=True, help="JSON lines on standard error.")
 @click.option("--log-features", is_flag=True, help="Write feature values into the access log too.")
-def serve(policy: str, host: str, port: int, workers: int, allow_host: tuple[str, ...], **asked: Any) -> None:
+@json_option
+def serve(
+    policy: str, host: str, port: int, workers: int, allow_host: tuple[str, ...], as_json: bool, **asked: Any
+) -> None:
     """Serve POLICY over HTTP: recommendations, a page to try it, a decision log to learn from.
 
     The file may be replaced while the server runs: it takes up the new policy without dropping a request, and
@@ -55,7 +58,8 @@ def serve(policy: str, host: str, port: int, workers: int, allow_host: tuple[str
         click.echo(f"Anyone who reaches {host} can use this server: --token-file would ask for a token.", err=True)
 
     def tell(url: str) -> None:
-        click.echo(f"Serving {policy} on {url} (what can be asked: {url}/docs). Ctrl-C stops it.")
+        told = f"Serving {policy} on {url} (what can be asked: {url}/docs). Ctrl-C stops it."
+        click.echo(json.dumps({"url": url, "policy": policy}) if as_json else told)
 
     server.serve(options, host, port, workers=workers, allow_hosts=allow_host, tell=tell)
 
@@ -68,14 +72,14 @@ def served_options(
 
     try:
         from ponn import serve as server
+        from ponn.service import Options
     except ModuleNotFoundError as error:
         told = f"The server needs {error.name}, which is not installed: pip install 'ponn[serve]'"
         raise PonnError(told) from error
     files = {name: Path(rest.pop(name)) for name in ("decisions", "report") if rest[name] is not None}
     token = server.read_token(Path(token_file)) if token_file else None
-    return server, server.Options(
-        Path(policy), server.mode_of(sample, explore, supported_only), token, **(rest | files)
-    )
+    mode = server.mode_of(sample, explore, supported_only)
+    return server, Options(Path(policy), mode, token, **(rest | files))
 
 
 @click.command()
@@ -129,7 +133,8 @@ def decisions(decisions: tuple[str, ...], out: str, propensity_name: str, keep: 
 @click.option(
     "--max-upload", type=click.IntRange(min=1), default=STUDIO_UPLOAD, show_default=True, help="MB of an upload."
 )
-def studio(folder: str, port: int, max_upload: int) -> None:
+@json_option
+def studio(folder: str, port: int, max_upload: int, as_json: bool) -> None:
     """Learn and try policies in the browser; everything stays on this machine.
 
     \b
@@ -146,6 +151,7 @@ def studio(folder: str, port: int, max_upload: int) -> None:
         raise PonnError(told) from error
 
     def tell(url: str) -> None:
-        click.echo(f"The studio is open on {url} (files in {folder}). Ctrl-C closes it.")
+        told = f"The studio is open on {url} (files in {folder}). Ctrl-C closes it."
+        click.echo(json.dumps({"url": url, "folder": folder}) if as_json else told)
 
     run_studio(Path(folder), port, max_upload * 1_000_000, tell)

@@ -87,15 +87,17 @@ class Architecture:
 
 
 def scores(weights: Mapping[str, np.ndarray], X: np.ndarray, architecture: Architecture) -> np.ndarray:
-    """w . Phi(x, a) + c_a for every row and action; h(. | x) is the softmax over a row."""
-    check_shapes(weights, X, architecture)
+    """w . Phi(x, a) + c_a for every row and action; h(. | x) is the softmax over a row.
+
+    weights: in the shapes of the architecture; a model looks at that once, not for every row.
+    """
+    if X.ndim != 2 or X.shape[1] != architecture.D:
+        raise PonnError(f"The rows have shape {X.shape}; expected {architecture.D} design columns.")
     X = np.asarray(X, np.float32)
-    out = np.empty((len(X), architecture.k), np.float32)
     layers = empty_layers(architecture, min(len(X), BLOCK_ROWS))
-    for start in range(0, len(X), BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        out[block] = block_scores(weights, X[block], architecture, layers)
-    return out  # [n, k]
+    starts = range(0, len(X) or 1, BLOCK_ROWS)
+    blocks = [block_scores(weights, X[start : start + BLOCK_ROWS], architecture, layers) for start in starts]
+    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)  # [n, k]
 
 
 def empty_layers(architecture: Architecture, rows: int) -> list[np.ndarray]:
@@ -110,7 +112,7 @@ def block_scores(
     """Scores of a few rows; phi(x, a) is never made: W1 phi(x, a) is the a-th block of X @ W1."""
     n, k = len(X), architecture.k
     H = layers[0][: n * k]  # [n * k, h_1]
-    np.matmul(X, weights["W1"], out=H.reshape(n, -1))
+    np.matmul(X, weights["W1"], out=H.reshape(n, k * architecture.first))
     if not architecture.hidden:
         return H.reshape(n, k) + weights["c"]  # [n, k]
     rho = ACTIVATIONS[architecture.activation]
@@ -150,10 +152,9 @@ def actions_at(h: np.ndarray, u: np.ndarray) -> np.ndarray:
     return np.minimum((u[:, None] >= np.cumsum(h, axis=1)).sum(axis=1), last)
 
 
-def check_shapes(weights: Mapping[str, np.ndarray], X: np.ndarray, architecture: Architecture) -> None:
-    """Raise PonnError unless weights and rows fit the architecture."""
+def check_weights(weights: Mapping[str, np.ndarray], architecture: Architecture) -> None:
+    """Raise PonnError unless the weights fit the architecture."""
     found = {name: array.shape for name, array in weights.items()}
     if found != architecture.shapes:
-        raise PonnError(f"The weights have shapes {found}; the architecture asks for {architecture.shapes}.")
-    if X.ndim != 2 or X.shape[1] != architecture.D:
-        raise PonnError(f"The rows have shape {X.shape}; expected {architecture.D} design columns.")
+        told = f"The weights have shapes {found}; the architecture asks for {architecture.shapes}."
+        raise PonnError(f"{told} They do not fit together; a file that says so is damaged.")

@@ -27,7 +27,7 @@ COUNTED = {
     'ponn_policy_reloads_total{result="loaded"}': "Replaced policy files that were taken, or refused, by all workers.",
     'ponn_policy_reloads_total{result="refused"}': "",
 }
-REQUESTS = [f"{route} {status}" for route in ROUTES for status in STATUSES]
+REQUESTS = [(route, status) for route in ROUTES for status in STATUSES]
 SLOTS = {key: place for place, key in enumerate([*COUNTED, *REQUESTS, *BOUNDS, "seconds"])}
 
 
@@ -46,9 +46,9 @@ class Metrics:
 
     def request(self, path: str, status: int, seconds: float) -> None:
         """Count a request; the times are those of /recommend."""
-        route, status = path if path in ROUTES else "other", status if status in STATUSES else 0
-        self.counts[SLOTS[f"{route} {status}"]] += 1
-        if route == "/recommend":
+        known = (path if path in ROUTES else "other", status if status in STATUSES else 0)
+        self.counts[SLOTS[known]] += 1
+        if path == "/recommend":
             self.counts[SLOTS[BOUNDS[bisect_left(BOUNDS, seconds)]]] += 1
             self.counts[SLOTS["seconds"]] += seconds
 
@@ -88,7 +88,7 @@ def request_lines(total: np.ndarray) -> Iterator[str]:
     yield "# TYPE ponn_requests_total counter"
     for request in REQUESTS:
         if count := total[SLOTS[request]]:
-            route, status = request.split()
+            route, status = request
             yield f'ponn_requests_total{{route="{route}",status="{status}"}} {count:.0f}'
     yield "# HELP ponn_recommend_seconds Time from request to answer on /recommend."
     yield "# TYPE ponn_recommend_seconds histogram"

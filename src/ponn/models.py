@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from ponn.errors import PonnError
-from ponn.inference import BLOCK_ROWS, Architecture, relu, scores, sigmoid, softmax
+from ponn.inference import BLOCK_ROWS, Architecture, check_weights, relu, scores, sigmoid, softmax
 from ponn.similar import SimilarRows
 from ponn.trees import TreeModel
 
@@ -74,6 +74,9 @@ class Network:
     arrays: Arrays
     kind: ClassVar[str] = "network"
 
+    def __post_init__(self) -> None:
+        check_weights(self.arrays, self.architecture)
+
     @property
     def k(self) -> int:
         """Actions."""
@@ -92,7 +95,7 @@ class Network:
     @classmethod
     def build(cls, description: Mapping[str, Any], arrays: Arrays) -> Self:
         """The network of a policy file."""
-        return cls(checked_architecture(description, arrays), arrays)
+        return cls(architecture_of(description), arrays)
 
     def probabilities(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
         """softmax over the scores of eligible actions."""
@@ -111,6 +114,9 @@ class RewardNetwork:
     k: int
     kind: ClassVar[str] = "reward-network"
 
+    def __post_init__(self) -> None:
+        check_weights(self.arrays, self.architecture)
+
     @property
     def D(self) -> int:
         """Design columns of x alone."""
@@ -124,7 +130,7 @@ class RewardNetwork:
     @classmethod
     def build(cls, description: Mapping[str, Any], arrays: Arrays) -> Self:
         """The network of a policy file."""
-        k, architecture = description["actions"], checked_architecture(description, arrays)
+        k, architecture = description["actions"], architecture_of(description)
         if architecture.k != 1 or not 2 <= k < architecture.D:
             raise PonnError(f"The reward network has {architecture.k} outputs, {architecture.D} columns, {k} actions.")
         return cls(architecture, arrays, k)
@@ -264,14 +270,10 @@ class Heads:
         return self.scores(X) if self.promises else None
 
 
-def checked_architecture(description: Mapping[str, Any], arrays: Arrays) -> Architecture:
-    """The architecture, if the arrays have its shapes and hold finite single-precision numbers."""
-    names = ("k", "D", "hidden", "activation")
-    k, D, hidden, activation = (description[name] for name in names)
-    architecture = Architecture(k, D, tuple(hidden), activation)
-    if {name: array.shape for name, array in arrays.items()} != architecture.shapes:
-        raise PonnError("The parts of the policy file do not fit together; it is damaged.")
-    return architecture
+def architecture_of(description: Mapping[str, Any]) -> Architecture:
+    """The architecture of a policy file."""
+    k, D, hidden, activation = (description[name] for name in ("k", "D", "hidden", "activation"))
+    return Architecture(k, D, tuple(hidden), activation)
 
 
 KINDS: tuple[type[Model], ...] = (Network, RewardNetwork, LinearRewards, Heads, TreeModel, SimilarRows)

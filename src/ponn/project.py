@@ -5,7 +5,8 @@
     DIR/jobs/ID/policy.ponn      and report.html, when it is done
 
 A name that comes from outside is never joined to a path: it must be one that the folder lists.
-Learning runs as a process of its own (`ponn learn`), which ends when the studio does.
+Learning runs as a process of its own (`ponn learn`), which ends when the studio does. One at a time: two would only
+slow each other down. What is asked for meanwhile waits, in the order in which it was asked for, also across a restart.
 """
 
 import json
@@ -26,9 +27,10 @@ from typing import IO, Any
 
 from ponn.errors import PonnError, listing, one_line
 from ponn.files import READERS
+from ponn.log import Columns
 from ponn.source import COMPRESSIONS
 
-RUNNING, DONE, FAILED, INTERRUPTED = "running", "done", "failed", "interrupted"
+WAITING, RUNNING, DONE, FAILED, INTERRUPTED = "waiting", "running", "done", "failed", "interrupted"
 LONGEST_NAME = 120  # characters of a file's name; file systems allow 255 bytes
 PART = ".part-"  # begins the name of an upload that is not complete
 STOPPING = 5.0  # seconds a stopped process has before it is killed
@@ -56,18 +58,17 @@ class BusyError(PonnError):
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Which column of a file is what; the keywords of `ponn.read_log`."""
+class Reading(Columns):
+    """How a file is read: which column is what, and what else `ponn.read_log` must know."""
 
-    action: str
-    reward: str
-    propensity: str | None = None
-    group: str | None = None
-    time: str | None = None
-    weight: str | None = None
     ignore: tuple[str, ...] = ()
     minimize: bool = False
     drop_missing: bool = False
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Those of `ponn.read_log`."""
+        return asdict(self) | {"features": self.features or None}
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Order:
     """What is to be learned, from which file, and how."""
 
     file: str
-    columns: Columns
+    columns: Reading
     method: str | None = None
     tune: bool = False
     seed: int = 0
@@ -88,25 +89,28 @@ class Job:
 
     id: str
     order: Order
-    state: str = RUNNING
+    state: str = WAITING
     message: str = ""
     done: int = 0
     total: int = 0
     created: float = field(default_factory=time.time)
+    started: float | None = None
     ended: float | None = None
     result: dict[str, Any] | None = None  # what `ponn learn --json` printed
     report: bool = False  # is there a report?
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, with the seconds it took so far."""
-        return asdict(self) | {"seconds": round((self.ended or time.time()) - self.created, 1)}
+        """Plain values, with the seconds that learning took so far."""
+        now = self.ended or time.time()
+        return asdict(self) | {"seconds": round(now - (self.started or now), 1)}
 
 
 def job_from(text: str) -> Job:
     """A job as it was written down."""
     told = json.loads(text)
     order = told["order"]
-    columns = Columns(**order["columns"] | {"ignore": tuple(order["columns"]["ignore"])})
+    lists = {name: tuple(order["columns"].get(name, ())) for name in ("features", "ignore")}
+    columns = Reading(**order["columns"] | lists)
     told["order"] = Order(**order | {"columns": columns, "settings": tuple(order["settings"])})
     return Job(**told)
 
@@ -127,10 +131,13 @@ class Project:
         self.running: dict[str, subprocess.Popen[str]] = {}
         self.stopped: dict[str, str] = {}  # job → why it was stopped
         self.guard = threading.Lock()  # around who is running
+        self.closed = False
         self.tidy()
+        with self.guard:
+            self.launch_next()
 
     def tidy(self) -> None:
-        """After a restart: half uploads go, jobs that were under way are marked as interrupted."""
+        """After a restart: half uploads go, jobs that were under way are marked as interrupted; who waits goes on."""
         for path in self.files_folder.glob(PART + "*"):
             path.unlink()
         for job in self.jobs():
@@ -139,7 +146,9 @@ class Project:
                 self.keep(replace(job, state=INTERRUPTED, message=told, ended=time.time()))
 
     def close(self) -> None:
-        """Stop what is under way; it is shown as interrupted from then on."""
+        """Stop what is under way; it is shown as interrupted from then on. What waits does so until the next start."""
+        with self.guard:
+            self.closed = True
         for id in list(self.running):
             self.stop(id, "The studio was closed while this was being learned. Start it again when you like.")
         self.lock.close()
@@ -206,7 +215,7 @@ class Project:
             return job_from((folder / "job.json").read_text())
         except (ValueError, KeyError, TypeError) as error:
             told = f"Its job.json cannot be read: {one_line(error)}."
-            return Job(folder.name, Order("", Columns("", "")), FAILED, told, created=0.0, ended=0.0)
+            return Job(folder.name, Order("", Reading("", "")), FAILED, told, created=0.0, ended=0.0)
 
     def folder(self, job: Job) -> Path:
         """Where a job keeps its things."""
@@ -218,13 +227,12 @@ class Project:
         return job
 
     def start(self, order: Order) -> Job:
-        """Begin to learn; one policy at a time."""
-        self.file(order.file)
-        job = Job(secrets.token_hex(6), order)
+        """Begin to learn, as soon as what was asked for before is learned."""
+        log, job = self.file(order.file), Job(secrets.token_hex(6), order)
+        learn_arguments(log, order, self.folder(job))  # so that what cannot be asked for is refused at once
         with self.guard:
-            self.check_free()
             self.folder(job).mkdir()
-            return self.launch(job)
+            return self.queue(job)
 
     def restart(self, id: str) -> Job:
         """Begin a job again that failed or was interrupted."""
@@ -235,17 +243,37 @@ class Project:
                     f"This job is {job.state}; only one that failed or was interrupted can be started again."
                 )
             self.file(job.order.file)
-            self.check_free()
-            return self.launch(Job(job.id, job.order))
+            return self.queue(Job(job.id, job.order))
 
-    def check_free(self) -> None:
-        """Only one policy is learned at a time: two would only slow each other down."""
-        if self.running:
-            raise BusyError("A policy is being learned. Wait until it is done, or stop it.")
+    def queue(self, job: Job) -> Job:
+        """Let a job wait for its turn, which may have come; for those who hold the guard."""
+        self.keep(replace(job, message="Waits until what was asked for before is learned."))
+        self.launch_next()
+        return self.job(job.id)
+
+    def launch_next(self) -> None:
+        """Begin with whoever waits longest, if nothing is under way; who cannot begin has failed, and the next may."""
+        while not self.running and not self.closed:
+            waiting = [job for job in self.jobs() if job.state == WAITING]
+            if not waiting:
+                return
+            try:
+                self.launch(waiting[-1])
+            except (PonnError, OSError) as error:  # as where its file is gone
+                self.keep(replace(waiting[-1], state=FAILED, message=one_line(error), ended=time.time()))
+
+    def ahead(self, job: Job) -> int:
+        """How many are learned before it, the one that is being learned included."""
+        if job.state != WAITING:
+            return 0
+        return sum(one.state == RUNNING or (one.state == WAITING and one.created < job.created) for one in self.jobs())
 
     def cancel(self, id: str) -> Job:
-        """Stop a job that is under way."""
-        job = self.job(id)
+        """Stop a job that is under way, or let it wait no longer."""
+        with self.guard:
+            job = self.job(id)
+            if job.state == WAITING:
+                return self.keep(replace(job, state=INTERRUPTED, message="Stopped before it began.", ended=time.time()))
         if id not in self.running:
             raise BusyError(f"This job is {job.state}, so there is nothing to stop.")
         self.stop(id, "Stopped on request.")
@@ -266,10 +294,11 @@ class Project:
     def launch(self, job: Job) -> Job:
         """Start the process and a thread that follows it."""
         self.stopped.pop(job.id, None)
-        job = self.keep(replace(job, message="Reading the log"))
+        arguments = learn_arguments(self.file(job.order.file), job.order, self.folder(job))
+        job = self.keep(replace(job, state=RUNNING, message="Reading the log", started=time.time()))
         with (self.folder(job) / "result.json").open("w") as result:
             process = subprocess.Popen(
-                [sys.executable, *COMMAND, *learn_arguments(self.file(job.order.file), job.order, self.folder(job))],
+                [sys.executable, *COMMAND, *arguments],
                 stdin=subprocess.PIPE,  # closes when the studio ends, however it ends; then the process ends too
                 stdout=result,
                 stderr=subprocess.PIPE,
@@ -300,6 +329,7 @@ class Project:
         with self.guard:
             self.keep(self.ended(job, status, said))
             del self.running[job.id]
+            self.launch_next()
 
     def ended(self, job: Job, status: int, said: "deque[str]") -> Job:
         """The job after its process ended."""
@@ -323,9 +353,8 @@ def learn_arguments(log: Path, order: Order, folder: Path) -> list[str]:
     """The words after `ponn`. Values stand behind an equals sign, so that none can pass for an option."""
     columns = order.columns
     words = ["learn", str(log.resolve()), "--json", "--progress=json", f"--out={folder.resolve() / 'policy.ponn'}"]
-    named = {name: getattr(columns, name) for name in ("action", "reward", "propensity", "group", "time", "weight")}
-    words += [f"--{name}={value}" for name, value in named.items() if value is not None]
-    words += [f"--ignore={name}" for name in columns.ignore]
+    words += [f"--{role}={name}" for role, name in columns.roles().items()]
+    words += [f"--features={name}" for name in columns.features] + [f"--ignore={name}" for name in columns.ignore]
     words += ["--minimize"] * columns.minimize + ["--drop-missing"] * columns.drop_missing + ["--tune"] * order.tune
     words += [f"--method={order.method}"] if order.method else []
     words += [f"--seed={order.seed}", *(f"--set={one}" for one in order.settings)]

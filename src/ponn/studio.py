@@ -6,7 +6,7 @@ GET  /studio/options            methods, the folder, the largest upload
 POST /studio/files?name=        upload: the file is the body
 GET  /studio/files[/NAME]       files; the columns of one, with a guess of their roles
 POST /studio/check              what `ponn check` says
-POST /studio/jobs               start to learn; GET lists all jobs
+POST /studio/jobs               start to learn, when its turn comes; GET lists all jobs
 GET  /studio/jobs/ID            one job; POST .../restart, .../cancel
 GET  /studio/jobs/ID/report     and .../policy to download, .../about and POST .../recommend, .../score to try it
 """
@@ -16,7 +16,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,10 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from ponn.guesses import column_lines, guess_roles
-from ponn.project import DONE, Columns, NotThereError, Order, Project
-from ponn.serve import LOOPBACK, PAGE, JsonRoute, Options, Service, bound_socket, create_app
+from ponn.messages import JsonRoute
+from ponn.project import DONE, Job, NotThereError, Order, Project, Reading
+from ponn.serve import LOOPBACK, PAGE, bound_socket, create_app
+from ponn.service import Options, Service
 from ponn.settings import DEFAULT_METHOD, METHODS
 from ponn.table import read_table
 
@@ -50,12 +52,19 @@ def run_studio(folder: Path, port: int, largest: int, tell: Callable[[str], None
     """
     import uvicorn
 
-    project, listening = Project(folder), bound_socket("127.0.0.1", port)
+    from ponn.connections import Connection
+
+    listening, project = bound_socket("127.0.0.1", port), Project(folder)  # which may begin to learn what waits
     tell(f"http://127.0.0.1:{listening.getsockname()[1]}/studio")
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when it has stopped in order
         signal.signal(number, lambda *_: None)
+    app = studio_app(project, largest)
     config = uvicorn.Config(
-        studio_app(project, largest), log_level="warning", access_log=False, timeout_graceful_shutdown=5
+        app,
+        http=partial(Connection, seconds=app.state.service.options.head_seconds),  # type: ignore[arg-type]
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=5,
     )
     uvicorn.Server(config).run([listening])
 
@@ -160,18 +169,21 @@ def add_files(app: FastAPI, project: Project, largest: int) -> None:
         return plain({"name": name, "rows": len(table), "columns": [asdict(one) for one in lines], "guess": guess})
 
     @app.post("/studio/check")
-    def check(file: str, columns: Columns) -> Response:
+    def check(file: str, columns: Reading) -> Response:
         from ponn.readiness import check as look_at
 
-        return plain(look_at(project.file(file), **asdict(columns)).as_json())
+        return plain(look_at(project.file(file), **columns.keywords).as_json())
 
 
 def add_jobs(app: FastAPI, project: Project) -> None:
     """Learning."""
 
+    def told(job: Job) -> Response:
+        return plain(job.as_json() | {"ahead": project.ahead(job)})
+
     @app.post("/studio/jobs")
     def start(order: Order) -> Response:
-        return plain(project.start(order).as_json())
+        return told(project.start(order))
 
     @app.get("/studio/jobs")
     def jobs() -> Response:
@@ -179,15 +191,15 @@ def add_jobs(app: FastAPI, project: Project) -> None:
 
     @app.get("/studio/jobs/{id}")
     def job(id: str) -> Response:
-        return plain(project.job(id).as_json())
+        return told(project.job(id))
 
     @app.post("/studio/jobs/{id}/restart")
     def restart(id: str) -> Response:
-        return plain(project.restart(id).as_json())
+        return told(project.restart(id))
 
     @app.post("/studio/jobs/{id}/cancel")
     def cancel(id: str) -> Response:
-        return plain(project.cancel(id).as_json())
+        return told(project.cancel(id))
 
     @app.get("/studio/jobs/{id}/report")
     def report(id: str) -> Response:
@@ -208,7 +220,8 @@ def add_trials(app: FastAPI, project: Project) -> None:
     async def recommend(scope: Scope, body: bytes) -> bytes:
         return await service(scope["path_params"]["id"]).recommend(scope, body)
 
-    asking = JsonRoute(recommend, app.state.service.options)
+    own: Service = app.state.service
+    asking = JsonRoute(recommend, own.options.most_bytes, own.patience)
     app.router.routes.append(Route("/studio/jobs/{id}/recommend", asking, methods=["POST"]))
 
     @app.get("/studio/jobs/{id}/about")

@@ -18,7 +18,7 @@ const STEPS = [
   ["Report", 0.9],
 ];
 
-const STATES = { running: "being learned", failed: "failed", interrupted: "interrupted" };
+const STATES = { waiting: "waiting", running: "being learned", failed: "failed", interrupted: "interrupted" };
 const VERDICTS = { better: "better than current practice", "not better": "not better than current practice" };
 
 /** How a job stands, in words. */
@@ -49,7 +49,38 @@ export class JobView {
     this.place.querySelector("h1").focus();
     if (about) this.showPolicy(job, about);
     else if (job.state === "running") await this.watch(job, turn);
+    else if (job.state === "waiting") await this.waitFor(job, turn);
     else this.showEnd(job);
+  }
+
+  /** Say how many come before it, until its turn comes. */
+  async waitFor(job, turn) {
+    const words = make("p", { role: "status", "aria-live": "polite" });
+    const stop = make("button", { type: "button", class: "button danger", onclick: () => this.act("cancel") }, "Stop");
+    const hint = make("p", { class: "hint" }, "You may leave this page or close it; its turn comes all the same.");
+    this.place.append(card("Waiting", words, hint, stop));
+    job = await this.lookAgain(job, turn, "waiting", (now) => {
+      const [who, are] = now.ahead === 1 ? ["One policy", "is"] : [`${now.ahead} policies`, "are"];
+      const told = `${who} ${are} learned before this one.`;
+      if (words.textContent !== told && now.ahead) put(words, told);
+    });
+    if (job) await this.changed();
+  }
+
+  /** Draw a job again and again while its state stays; what became of it, null if nobody looks any more. */
+  async lookAgain(job, turn, state, draw) {
+    while (job.state === state) {
+      draw(job);
+      await new Promise((resolve) => setTimeout(resolve, EVERY));
+      job = await this.look(job);
+      if (this.turn !== turn) return null;
+    }
+    return job;
+  }
+
+  async changed() {
+    this.onend();
+    await this.follow();
   }
 
   async watch(job, turn) {
@@ -58,17 +89,13 @@ export class JobView {
     const clock = make("p", { class: "hint" });
     const stop = make("button", { type: "button", class: "button danger", onclick: () => this.act("cancel") }, "Stop");
     this.place.append(card("Learning", words, bar, clock, stop));
-    while (job.state === "running") {
-      bar.value = shareDone(job) ?? bar.value;
-      if (words.textContent !== job.message) put(words, job.message);
-      const counted = job.total ? `, ${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}` : "";
-      put(clock, `${Math.round(job.seconds)} seconds${counted}`);
-      await new Promise((resolve) => setTimeout(resolve, EVERY));
-      job = await this.look(job);
-      if (this.turn !== turn) return;
-    }
-    this.onend();
-    await this.follow();
+    job = await this.lookAgain(job, turn, "running", (now) => {
+      bar.value = shareDone(now) ?? bar.value;
+      if (words.textContent !== now.message) put(words, now.message);
+      const counted = now.total ? `, ${now.done.toLocaleString("en")} of ${now.total.toLocaleString("en")}` : "";
+      put(clock, `${Math.round(now.seconds)} seconds${counted}`);
+    });
+    if (job) await this.changed();
   }
 
   /** The job as it stands now; while the studio does not answer, as it stood. */
@@ -94,8 +121,7 @@ export class JobView {
       this.place.append(make("p", { class: "problem", role: "alert" }, error.message));
       return;
     }
-    this.onend();
-    await this.follow();
+    await this.changed();
   }
 
   showPolicy(job, about) {

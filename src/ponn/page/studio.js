@@ -6,6 +6,7 @@ import { ColumnsForm } from "./columns.js";
 import { count, make, newId, plain, put, size } from "./dom.js";
 import { JobView, stateWords } from "./job.js";
 
+const LIST_EVERY = 2000; // milliseconds between two looks at the list while something is learned
 const place = (id) => document.getElementById(id);
 
 class Studio {
@@ -233,8 +234,16 @@ class Studio {
 
   // What was learned so far
 
+  /** List all jobs, and again as long as one of them is about to change. */
   async listJobs() {
+    clearTimeout(this.later);
     const jobs = await get("/studio/jobs");
+    if (jobs.some((job) => job.state === "running" || job.state === "waiting")) {
+      this.later = setTimeout(() => this.listJobs().catch(() => {}), LIST_EVERY);
+    }
+    const standing = JSON.stringify(jobs.map((job) => [job.id, job.state]));
+    if (standing === this.standing) return; // drawn as it is: whoever is in the list with the keyboard stays there
+    this.standing = standing;
     place("past").hidden = !jobs.length;
     const rows = jobs.map((job) => {
       const { action, reward, minimize } = job.order.columns;
@@ -248,7 +257,9 @@ class Studio {
         make("span", { class: "hint" }, when),
       );
     });
+    const at = place("jobs").contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     put(place("jobs"), make("ul", { class: "jobs" }, ...rows));
+    if (at) place("jobs").querySelector(`a[href="${at}"]`)?.focus();
   }
 }
 

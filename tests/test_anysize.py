@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ import ponn
 from ponn import anysize
 from ponn.engine import Here, Local, Passes
 from ponn.errors import PonnError
-from ponn.evaluation import FixedAction, nuisances, value_on
+from ponn.evaluation import FixedAction, compare_policies, nuisances, value_on
 from ponn.scoring import Asked
 from ponn.shard_evaluation import compare_sharded
 from ponn.shard_scoring import recommend_directory
@@ -137,6 +138,33 @@ def test_evaluation_reads_the_rows_at_most_three_times(folder, outcome):
     assert len(passes.done) == 3
 
 
+def test_methods_are_compared_on_the_same_rows(folder, outcome, monkeypatch):
+    told = []
+    contest = anysize.compare_methods(
+        opened(folder), ["ponn-b", "logging"], engine=Here(), progress=lambda *one: told.append(one[0]), **QUICK
+    )
+    values = contest.comparison.values
+    assert values["ponn-b"] == outcome.value["policy"]
+    assert values["current practice"] == outcome.value["logging"]
+    gain = contest.comparison.differences["ponn-b", "logging"]
+    assert gain.value == pytest.approx(values["ponn-b"].value - values["logging"].value, rel=1e-9)
+    assert gain.standard_error < values["ponn-b"].standard_error + values["logging"].standard_error  # paired
+    assert contest.best == "ponn-b"
+    assert "levels (4,000 rows were done before)" in told  # what methods share is done once
+    with pytest.raises(PonnError, match="needs the log in memory"):
+        anysize.compare_methods(opened(folder), ["ponn-b"], interval="bootstrap", engine=Here())
+
+
+def test_paired_differences_are_those_of_the_log_in_memory(folder, outcome):
+    roles = {"propensity": "known", "weight": "heavy", "ignore": ["person", "day"]}
+    memory, disk = anysize.read_log(folder, lazy=False, **names(**roles)), opened(folder, **roles)
+    sides = {"p": outcome.policy, "a": FixedAction("a")}
+    found = compare_sharded(sides, disk, outcome.policy.encoding, Passes(Here()), "ips").differences["p", "a"]
+    expected = compare_policies(sides, memory, "ips").differences["p", "a"]
+    for part in ("value", "low", "high", "standard_error"):
+        assert getattr(found, part) == pytest.approx(getattr(expected, part), rel=1e-9)
+
+
 def test_small_directories_are_read_into_memory(folder, monkeypatch):
     assert isinstance(ponn.read_log(folder, **names()), ponn.Log)
     assert isinstance(ponn.read_log(folder, lazy=True, **names()), ponn.ShardedLog)
@@ -178,13 +206,14 @@ def test_rows_that_do_not_fit_are_streamed(folder, monkeypatch):
 def test_a_stream_gives_every_contributing_row_once_per_pass(folder):
     from ponn.encode import Encoding
     from ponn.shard_steps import ContributingRows, Practice
-    from ponn.shard_training import RowStream
+    from ponn.shard_training import RowStream, interleaved
+    from ponn.team import Team
 
     disk = opened(folder, propensity="known", ignore=["person", "day", "heavy"], rows=400)
     encoding = Encoding.fit(disk.sample.log)
     work = ContributingRows(disk.reader, encoding, Practice(None, np.inf, 0), True, False, 1.0)
     rewarded = np.concatenate([one.log.R for shard in disk.shards for one in disk.reader.batches(shard)]).sum()
-    stream = RowStream(disk.shards, work, 100, seed=0)
+    stream = RowStream(partial(interleaved, disk.shards, work, 0, Team()), 100)
     seen = [stream.take() for _ in range(int(2 * rewarded // 100))]
     stream.close()
     assert {len(one) for one in seen} == {100}

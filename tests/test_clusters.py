@@ -4,10 +4,14 @@ import importlib.util
 import os
 import shutil
 import sys
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from faults import Deadly, Killing
 from ponn import anysize
 from ponn.clusters import OnRay, OnSpark
 from ponn.encode import Encoding
@@ -15,10 +19,14 @@ from ponn.engine import Here, Passes, map_shards
 from ponn.errors import LogError, PonnError
 from ponn.settings import Settings
 from ponn.shard_evaluation import compare_sharded
+from ponn.shard_scoring import recommend_directory
 from ponn.shard_steps import Practice, fit_practice, shard_relevance
 from ponn.sharded import read_sharded
+from ponn.trainers import Folder, Trainers
+from test_anysize import assert_same
 from test_engine import SHARDS, Mistaken, Squares, calls, xs
 from test_sharded import names, table, write
+from test_trainers import LONG, same, streamed
 
 MISSING = {
     "ray": "" if importlib.util.find_spec("ray") else "ray is not installed: pip install 'ponn[cluster]'",
@@ -26,17 +34,35 @@ MISSING = {
 }
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(one, marks=pytest.mark.xdist_group(one)) for one in ("ray", "spark")]
-)  # a group runs in one process: one Ray and one Spark for all tests
-def cluster(request):
-    if MISSING[request.param]:
-        pytest.skip(MISSING[request.param])
-    with pytest.MonkeyPatch.context() as patch:  # workers find the modules of the tests
+@pytest.fixture(scope="module")
+def workers_find_tests():
+    """Workers find the modules of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(one for one in sys.path if one))
-        engine = anysize.engine_of(request.param, workers=2)
-        yield engine
-        engine.close()
+        yield
+
+
+def started(name):
+    if MISSING[name]:
+        pytest.skip(MISSING[name])
+    engine = anysize.engine_of(name, workers=2)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def ray(workers_find_tests):
+    yield from started("ray")
+
+
+@pytest.fixture(scope="module")
+def spark(workers_find_tests):
+    yield from started("spark")
+
+
+@pytest.fixture(params=[pytest.param(one, marks=pytest.mark.xdist_group(one)) for one in ("ray", "spark")])
+def cluster(request):  # a group runs in one process: one Ray and one Spark for all tests
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +102,84 @@ class TestOnClusters:
         policy = anysize.learn(known, "logging", engine=Here())
         values = [compare_sharded({"p": policy}, known, encoding, Passes(one)).values["p"] for one in (cluster, Here())]
         assert values[0] == values[1]
+
+
+@pytest.mark.xdist_group("ray")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+class TestFaultsOnRay:
+    def test_a_killed_worker_changes_nothing(self, ray, folder, tmp_path, monkeypatch):
+        monkeypatch.setenv("PONN_RUNS", str(tmp_path / "runs"))
+        steps = ("LoggingSums", "TallySums", "ContributingRows", "ValueSums", "Scoring")
+        engine = Killing(ray, steps, tmp_path)
+        disk, quick = opened(folder, Here()), {"hidden": (4,), "epochs": 2}
+        expected, found = (anysize.learn_with_holdout(disk, engine=one, **quick) for one in (Here(), engine))
+        assert_same(expected, found, 0.0)
+        recommend_directory(found.policy, folder, tmp_path / "out", Passes(engine))
+        assert len(pq.read_table(tmp_path / "out")) == 3_000
+        assert all((tmp_path / step).exists() for step in steps)
+
+    def test_a_killed_trainer_changes_nothing(self, ray, folder, tmp_path):
+        roles = names(propensity="known", ignore=["person", "day", "heavy"])
+        disk = read_sharded(folder, Passes(Here()), shard_rows=400, **roles)
+        there = Folder(tmp_path / "there")
+        deadly = partial(Deadly, state=str(there.state.path), trace=str(tmp_path / "trace"))
+        found = Trainers(2, ray, there)(*streamed(disk, LONG, deadly))
+        assert (tmp_path / "trace").exists()
+        assert same(found, Trainers(2, Here(), Folder(tmp_path / "here"))(*streamed(disk, LONG)))
+        with pytest.raises(PonnError, match="99 processes were asked for"):
+            Trainers(99, ray, there)(*streamed(disk, LONG))
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+class TestSparkFrames:
+    ROLES = names(propensity="known", ignore=["person", "day", "heavy"])
+
+    def test_a_frame_is_learned_from_and_valued_like_its_files(self, spark, folder, tmp_path, monkeypatch):
+        monkeypatch.setenv("PONN_RUNS", str(tmp_path / "runs"))
+        frame = spark.session.read.parquet(str(folder)).coalesce(2)
+        files = tmp_path / "files"
+        frame.write.parquet(str(files))  # the frame's own order of rows
+        disk, found = opened(files, Here(), **self.ROLES), anysize.read_log(frame, **self.ROLES)
+        assert len(found) == len(disk) == 3_000
+        assert found.notes == disk.notes
+        quick = {"hidden": (4,), "epochs": 2}
+        here, there = (anysize.learn_with_holdout(one, engine=Here(), **quick) for one in (disk, found))
+        np.testing.assert_allclose(
+            [one.relevance for one in there.policy.relevance], [one.relevance for one in here.policy.relevance], 1e-10
+        )
+        for name, estimate in here.value.items():
+            assert there.value[name].value == pytest.approx(estimate.value, rel=1e-4)  # trained in single precision
+        policy = here.policy
+        values = [
+            compare_sharded({"p": policy}, one, policy.encoding, Passes(one.holder or Here())).values["p"]
+            for one in (disk, found)
+        ]
+        assert values[1].value == pytest.approx(values[0].value, rel=1e-10)
+        assert values[1].standard_error == pytest.approx(values[0].standard_error, rel=1e-10)
+
+    def test_step_a_and_streams_of_a_frame(self, spark, folder, tmp_path, monkeypatch):
+        monkeypatch.setenv("PONN_RUNS", str(tmp_path / "runs"))
+        monkeypatch.setattr("ponn.shard_training.MEMORY_CELLS", 1_000)
+        monkeypatch.setattr("ponn.shard_training.BUFFER_CELLS", 2_400)
+        frame = spark.session.read.parquet(str(folder)).coalesce(2)
+        files = tmp_path / "files"
+        frame.write.parquet(str(files))
+        disk, found = opened(files, Here()), anysize.read_log(frame, **names())
+        encoding = Encoding.fit(disk.sample.log)
+        there, here = (fit_practice(one, encoding, Passes(one.holder or Here()), Settings()) for one in (found, disk))
+        np.testing.assert_allclose(there.theta, here.theta, rtol=1e-8, atol=1e-10)
+        policy = anysize.learn(found, hidden=(4,), epochs=2, batch=32)
+        assert "Step C of streamed rows" in [one["step"] for one in policy.provenance["passes"]]
+
+    def test_a_frame_that_changes_is_noticed(self, spark, folder):
+        frame = spark.session.read.parquet(str(folder)).coalesce(2)
+        found = anysize.read_log(frame, **names())
+        wrong = tuple(replace(one, rows=one.rows + 1) for one in found.shards)
+        with pytest.raises(PonnError, match="not the same each time"):
+            replace(found, shards=wrong).fit_encoding(Passes(found.holder), Settings())
+        with pytest.raises(LogError, match="reward"):
+            anysize.read_log(frame, **names(reward="word"))
 
 
 def test_missing_packages_are_told_with_the_line_that_installs_them(monkeypatch):

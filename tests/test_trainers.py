@@ -1,11 +1,8 @@
 """Training that is stopped goes on with the same bits, and several processes train the network that one would."""
 
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +12,7 @@ import pytest
 import torch
 
 import ponn
+from faults import Deadly
 from ponn import anysize
 from ponn.checkpoint import Checkpoint
 from ponn.encode import Encoding
@@ -47,21 +45,6 @@ def streamed(disk, settings, around=lambda work: work) -> tuple[Problem, Candida
     stream = ShardStream(disk.shards, around(work), 400, 5)
     D, k = rows.X.shape[1], len(disk.actions)
     return Problem(rows, rows, k, stream), Candidate(np.ones((k, D), bool), replace(settings, batch=64))
-
-
-@dataclass(frozen=True)
-class Deadly:
-    """Rows whose reader kills its process once, when training has been kept."""
-
-    work: ContributingRows
-    state: str
-    trace: str
-
-    def parts(self, shard) -> Iterator[dict[str, np.ndarray]]:
-        if Path(self.state).exists() and not Path(self.trace).exists():
-            Path(self.trace).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield from self.work.parts(shard)
 
 
 def same(one, other) -> bool:

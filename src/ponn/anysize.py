@@ -6,6 +6,7 @@ one stays on disk. Everything else is read into memory.
 
 import inspect
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -18,12 +19,13 @@ from ponn.engine import Engine, Local, Passes, Tell, run_folder
 from ponn.errors import LogError, PonnError
 from ponn.evaluation import Comparison, CurrentPractice, FixedAction, Valued
 from ponn.files import WRITERS
+from ponn.frames import is_frame, read_frame
 from ponn.intervals import Estimate, LowOverlap
 from ponn.log import Log
 from ponn.policy import Policy
 from ponn.readiness import ActionCount, Check, FeatureLine
 from ponn.scoring import Asked, Scored, write_recommendations
-from ponn.settings import Settings
+from ponn.settings import Settings, method_named
 from ponn.shard_evaluation import compare_sharded
 from ponn.shard_scoring import recommend_directory
 from ponn.sharded import ShardedLog, read_sharded
@@ -32,7 +34,7 @@ from ponn.worth import Worth
 from ponn.worth import worth as worth_in_memory
 
 if TYPE_CHECKING:
-    from ponn.holdout import Outcome
+    from ponn.holdout import Contest, Outcome
 
 POLICY, LOGGING, PRACTICE = "policy", "logging", "current practice"
 SMALL_BYTES = 64 << 20  # learning takes about ten times the bytes of its rows
@@ -91,8 +93,11 @@ def read_log(
     """Read a table of past decisions and validate it; keywords as in `ponn.log.read_log`.
 
     lazy: a directory of Parquet files stays on disk and is looked at by one pass; default, where it is large or an
-    engine is named. engine: who makes that pass, default local processes.
+    engine is named. engine: who makes that pass, default local processes. A Spark DataFrame stays where it is.
     """
+    if is_frame(source):
+        with passes_of(engine, progress, "read", str(source), plain_columns(columns)) as passes:
+            return read_frame(source, passes, **plain_columns(columns))
     if lazy and not is_directory(source):
         raise PonnError(f"lazy=True is for directories of Parquet files; {str(source)[:80]!r} is read into memory.")
     if not is_directory(source) or lazy is False or (lazy is None and engine is None and not is_large(source)):
@@ -136,6 +141,7 @@ def learn(
         check_trainers(trainers)
         return learn_in_memory(log, method, tune, seed, progress=progress, **settings)
     settings.pop("workers", None)
+    engine = log.holder or engine
     with passes_of(engine, progress, "learn", log.digest, log.reader, method, tune, seed, settings) as passes:
         return learn_sharded(log, passes, method, tune, seed, trainers=trainers, **settings)
 
@@ -174,7 +180,7 @@ def learn_with_holdout(
         asked: dict[str, Any] = {"holdout": holdout, "level": level, "by": by, "progress": progress, "keep": keep}
         return learn_in_memory(log, method, tune, seed, **asked, **settings)
     what = ("learn", log.digest, log.reader, method, tune, seed, holdout, level, settings)
-    with passes_of(engine, progress, *what) as passes:
+    with passes_of(log.holder or engine, progress, *what) as passes:
         train, kept = log.split(1 - holdout, seed)
         policy = learn_sharded(train, passes, method, tune, seed, trainers=trainers, **settings)
         if keep is not None:
@@ -186,6 +192,52 @@ def learn_with_holdout(
         source = {**policy.provenance["source"], "whole": log.digest, "holdout": holdout, "seed": seed}
         provenance = {**policy.provenance, "source": source, "passes": passes.summary()}
     return replace(outcome, policy=replace(policy, provenance=provenance, evaluation=outcome.as_json()))
+
+
+def compare_methods(
+    log: Log | ShardedLog,
+    methods: Sequence[str],
+    tune: bool = False,
+    seed: int = 0,
+    *,
+    holdout: float = 0.3,
+    level: float = 0.95,
+    estimator: str = "dr",
+    interval: str = "normal",
+    engine: EngineName = None,
+    progress: Any = None,
+    **settings: Any,
+) -> "Contest":
+    """Learn by several methods from the same rows and value them on rows that none of them saw.
+
+    See `ponn.holdout.compare_methods`; on disk, what the methods share is done once.
+    """
+    from ponn import holdout as in_memory
+    from ponn.learning import VALID_SHARE
+    from ponn.shard_learning import learn_sharded
+
+    if isinstance(log, Log):
+        how: dict[str, Any] = {"holdout": holdout, "level": level, "estimator": estimator, "interval": interval}
+        return in_memory.compare_methods(log, methods, tune, seed, **how, progress=progress, **settings)
+    check_interval(interval)
+    for method in methods:
+        method_named(method)
+    what = ("compare", log.digest, log.reader, tuple(methods), tune, seed, holdout, level, estimator, settings)
+    policies, seconds = {}, {}
+    with passes_of(log.holder or engine, progress, *what) as passes:
+        train, kept = log.split(1 - holdout, seed)
+        for method in methods:
+            started = time.perf_counter()
+            policies[method] = learn_sharded(train, passes, method, tune, seed, **settings)
+            seconds[method] = time.perf_counter() - started
+        sides: dict[str, Valued] = {**policies, PRACTICE: CurrentPractice()}
+        encoding = policies[methods[0]].encoding
+        found = compare_sharded(sides, kept, encoding, passes, estimator, level, seed=seed)
+        valid = train.split(1 - VALID_SHARE, seed)[1]
+        chosen = compare_sharded(policies, valid, encoding, passes, seed=seed).values
+    sign = -1.0 if log.minimize else 1.0
+    best = max(policies, key=lambda name: sign * chosen[name].value)
+    return in_memory.Contest(policies, found, seconds, best)
 
 
 # Evaluation ----------------------------------------------------------------------------------------------
@@ -276,6 +328,12 @@ def worth(
     return worth_on_disk(found, PRACTICE, len(log))
 
 
+def check_interval(interval: str) -> None:
+    """Only normal intervals follow from sums."""
+    if interval != "normal":
+        raise PonnError(f"The interval {interval!r} needs the log in memory (lazy=False); expected normal.")
+
+
 def worth_on_disk(found: Comparison, practice: str, rows: int) -> Worth:
     """Value and verdict; the rest is not known of logs on disk."""
     return Worth(rows, found.values[POLICY], found.values[practice], found.verdicts[POLICY], None, None, None, None, ())
@@ -304,12 +362,11 @@ def compare_on_disk(
     learned = getattr(policy, "policy", policy)
     if not isinstance(learned, Policy):
         raise PonnError("On a log on disk only policies that were learned are valued; read others with lazy=False.")
-    if interval != "normal":
-        raise PonnError(f"The interval {interval!r} needs the log in memory (lazy=False); expected normal.")
+    check_interval(interval)
     rows = unseen_part(policy, log)
     what = ("evaluate", log.digest, rows.reader, learned.digest, estimator, level, asdict(settings or Settings()), seed)
     rivals: dict[str, Valued] = {POLICY: policy, PRACTICE: CurrentPractice()}
-    with passes_of(engine, progress, *what) as passes:
+    with passes_of(log.holder or engine, progress, *what) as passes:
         found = compare_sharded(rivals, rows, learned.encoding, passes, estimator, level, settings, seed=seed)
     if evaluation.source_of(policy).get("digest") != log.digest:
         return found
@@ -323,13 +380,13 @@ def compare_on_disk(
 def check(source: Any, *, engine: EngineName = None, progress: Any = None, **columns: Any) -> Check:
     """Look at a table as `read_log` would read it, without refusing it; of a large directory, counts are of all rows
     and what needs rows in memory is looked at in a sample."""
-    if engine is None and not is_large(source):
+    if engine is None and not is_large(source) and not is_frame(source):
         return readiness.check(source, **columns)
     try:
         found = read_log(source, lazy=True, engine=engine, progress=progress, **columns)
     except LogError as problem:
-        pieces = find_pieces(Path(source))
-        return Check(sum(one.rows for one in pieces), (), (), (), (), (), (), None, False, str(problem))
+        rows = source.count() if is_frame(source) else sum(one.rows for one in find_pieces(Path(source)))
+        return Check(rows, (), (), (), (), (), (), None, False, str(problem))
     assert isinstance(found, ShardedLog)
     return check_sharded(found)
 

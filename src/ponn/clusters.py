@@ -39,6 +39,7 @@ class OnRay:
         self.started = not ray.is_initialized()
         if self.started:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves workers wherever else is work to do
             self.join(address)
 
     def join(self, address: str | None) -> None:
@@ -92,7 +93,7 @@ class OnRay:
             self.ray.shutdown()
 
 
-def answered_from_bytes(packed: bytes, shard: Shard) -> Any:
+def answered_from_bytes(packed: bytes, shard: Any) -> Any:
     """What a worker answers; the work comes as bytes that this run has made."""
     return answered(pickle.loads(packed), shard)
 
@@ -127,27 +128,34 @@ class OnSpark:
         rows = [(place, bytearray(pickle.dumps(shard))) for place, shard in shards.items()]
         table = self.session.createDataFrame(rows, "place long, shard binary").repartitionByRange(len(rows), "place")
         answers = table.mapInArrow(SparkWork(pickle.dumps(work)), "place long, answer binary")
-        rows_of_answers = answers.toLocalIterator(prefetchPartitions=True)
-        while (row := self.next_row(rows_of_answers)) is not None:
-            yield row["place"], content_of(pickle.loads(bytes(row["answer"])))
-
-    def next_row(self, rows: Iterator[Any]) -> Any:
-        """The next answer; None when there are no more."""
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        try:
-            return next(rows, None)
-        except (Py4JError, PySparkException) as error:
-            raise PonnError(
-                f"Spark gave up on a shard: {one_line(error)}. Its log tells which machine failed. What was done "
-                "before is kept: start the same command again."
-            ) from error
+        for place, answer in spark_answers(answers):
+            yield place, content_of(answer)
 
     def close(self) -> None:
         """End the session that was started here."""
         if self.started:
             self.session.stop()
+
+
+def spark_answers(table: Any) -> Iterator[tuple[int, Any]]:
+    """The places and unpickled answers in a table that this run has made, partition by partition."""
+    rows = table.toLocalIterator(prefetchPartitions=True)
+    while (row := next_row(rows)) is not None:
+        yield row["place"], pickle.loads(bytes(row["answer"]))
+
+
+def next_row(rows: Iterator[Any]) -> Any:
+    """The next answer; None when there are no more."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return next(rows, None)
+    except (Py4JError, PySparkException) as error:
+        raise PonnError(
+            f"Spark gave up on a shard: {one_line(error)}. Its log tells which machine failed. What was done "
+            "before is kept: start the same command again."
+        ) from error
 
 
 class SparkWork:

@@ -143,11 +143,15 @@ def print_outcome(found: "Outcome") -> None:
 @click.command()
 @log_options
 @click.option("--methods", default="ponn-b,ponn,poem,lr-l1,direct-forest", show_default=True, metavar="A,B,...")
+@engine_options
 @valuing_options
 @learning_options
 def compare(
     log: str,
     methods: str,
+    engine: str | None,
+    workers: int | None,
+    address: str | None,
     estimator: str,
     interval: str,
     tune: bool,
@@ -167,17 +171,17 @@ def compare(
     Example:
       ponn compare visits.csv --action treatment --reward recovered --methods ponn-b,lr-l1
     """
-    from ponn.holdout import compare_methods
-    from ponn.log import read_log
+    from ponn.anysize import compare_methods, read_log
 
     columns["features"] = columns["features"] or None
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
     if not names:
         raise PonnError("--methods names no method; expected names with commas between, e.g. ponn-b,lr-l1.")
-    settings, rows = dict(map(parse_setting, changes)), read_log(log, **columns)
+    settings = dict(map(parse_setting, changes))
     asked: dict[str, Any] = {"holdout": holdout, "level": level, "estimator": estimator, "interval": interval}
-    with learning_progress() as tell:
-        found = compare_methods(rows, names, tune, seed, **asked, progress=tell, **settings)
+    with chosen_engine(engine, workers, address) as where, learning_progress() as tell:
+        rows = read_log(log, engine=where, progress=tell, **columns)
+        found = compare_methods(rows, names, tune, seed, **asked, engine=where, progress=tell, **settings)
     if as_json:
         click.echo(json.dumps(found.as_json()))
     else:

@@ -17,6 +17,7 @@ independent groups are as good.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ COMMON = ("1", "R")  # variables of every row: its weight, and with its reward
 VARIABLES = ("dm", "w error", "w", "w R")  # of every policy
 GROUP_BUCKETS = 16_384
 SLACK = 1.2  # more of the largest weights are kept than are needed, as the number of rows of a part is not known before
-PRACTICE = "practice"
+PRACTICE, LOGGED = "practice", -1
 
 
 # The sums ------------------------------------------------------------------------------------------------
@@ -220,21 +221,22 @@ def error_of(found: Sums, slope: np.ndarray) -> tuple[float, float]:
 
 
 def estimate_of(
-    found: Sums, estimator: str, policy: int, level: float, *, less: bool = False, ess: float = 0.0
+    found: Sums, estimator: str, policy: int, level: float, *, less: int | None = None, ess: float = 0.0
 ) -> Estimate:
-    """An estimate in [0, 1] units; less: of the difference to current practice."""
+    """An estimate in [0, 1] units; less: of the difference to another policy, or to current practice (LOGGED)."""
     from scipy.special import stdtrit
 
     mu = found.moments.mean
     value, slope = estimator_of(estimator, mu, policy)
-    if less:
-        practice, other = estimator_of(PRACTICE, mu, policy)
+    if less is not None:
+        practice, other = estimator_of(PRACTICE, mu, 0) if less == LOGGED else estimator_of(estimator, mu, less)
         value, slope = value - practice, slope - other
     error, pieces = error_of(found, slope)
     reach = float(stdtrit(max(pieces - 1, 1), (1 + level) / 2)) * error
     name = "mean" if estimator == PRACTICE else estimator
     n = int(found.moments.n)
-    return Estimate(value, value - reach, value + reach, n, ess, name, level, "normal", error, difference=less)
+    difference = less is not None
+    return Estimate(value, value - reach, value + reach, n, ess, name, level, "normal", error, difference=difference)
 
 
 def overlap_of(found: Sums, policy: int) -> Overlap:
@@ -326,6 +328,21 @@ def compare_sharded(
         value = estimate_of(found, estimator, place, level, ess=seen.ess)
         value = replace(value, warnings=seen.cautions(estimator not in BY_WEIGHTS_ALONE))
         values[name] = value.in_unit(log.reward_range, log.minimize).distrusted(*reasons)
-        gain = estimate_of(found, estimator, place, both_sides(level), less=True, ess=seen.ess)
+        gain = estimate_of(found, estimator, place, both_sides(level), less=LOGGED, ess=seen.ess)
         verdicts[name] = verdict(gain.distrusted(*reasons)).in_unit(log.reward_range, log.minimize)
-    return Comparison(values, verdicts, {})
+    return Comparison(values, verdicts, differences_of(found, estimator, places, level, log))
+
+
+def differences_of(
+    found: Sums, estimator: str, places: Mapping[str, int], level: float, log: ShardedLog
+) -> dict[tuple[str, str], Estimate]:
+    """Paired differences of policies, the first less the second."""
+    differences = {}
+    seen = {name: overlap_of(found, place) for name, place in places.items()}
+    why = {name: doubts(found, places[name], seen[name], estimator, log.actions) for name in places}
+    for one, other in combinations(places, 2):
+        ess = min(seen[one].ess, seen[other].ess)
+        reasons = dict.fromkeys((*why[one], *why[other]))
+        gain = estimate_of(found, estimator, places[one], level, less=places[other], ess=ess)
+        differences[one, other] = gain.in_unit(log.reward_range, log.minimize).distrusted(*reasons)
+    return differences

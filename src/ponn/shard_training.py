@@ -188,7 +188,8 @@ def training_problem(
     size = int(max(BUFFER_CELLS // D, 8 * settings.batch))
     sample = rewarded(train.sample) if rewarded_only else train.sample
     reference = joined([work.rows(sample)], len(train.sample.log))
-    return Problem(reference, valid_rows, k, ShardStream(train.shards, work, size, seed))
+    shards = train.files(passes.folder and passes.folder / "rows")
+    return Problem(reference, valid_rows, k, ShardStream(shards, work, size, seed))
 
 
 def rewarded(sample: Batch) -> Batch:

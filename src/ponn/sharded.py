@@ -8,14 +8,14 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ponn.encode import Encoding, Feature, bin_count, few, fit_category, fit_number, quantile_cuts
-from ponn.engine import Arrays, Passes
+from ponn.engine import Arrays, Engine, Passes, Shard
 from ponn.errors import LogError, PonnError
 from ponn.log import Columns, Log, as_names, check_columns, check_features, feature_notes, why_set_aside
 from ponn.profile import numbers
@@ -137,13 +137,14 @@ class ShardedLog:
     """A validated log of decisions in a directory of Parquet files. Nothing but a sample is in memory."""
 
     path: str
-    shards: tuple[FileShard, ...]
+    shards: tuple[Shard, ...]
     reader: Reader
     survey: Survey  # of the whole directory, whatever part this is
     sample: Batch  # of this part
     set_aside: dict[str, str]
     notes: tuple[str, ...]
     digest: str
+    holder: "Holder | None" = None  # who has the rows, where they are not in files
 
     def __len__(self) -> int:
         """Rows; for a part, about so many."""
@@ -214,6 +215,13 @@ class ShardedLog:
         sample = Batch(log.take(kept), units[kept])
         return replace(self, reader=replace(self.reader, cuts=(*self.reader.cuts, cut)), sample=sample)
 
+    def files(self, folder: Path | None) -> tuple[FileShard, ...]:
+        """The rows in files, for those who read them in an order of their own; written to a folder if need be."""
+        if self.holder is None:
+            return tuple(one for one in self.shards if isinstance(one, FileShard))
+        assert folder is not None
+        return self.holder.as_files(folder, self)
+
     def fit_encoding(self, passes: Passes, settings: Settings) -> Encoding:
         """The encoding of this part's rows, by one pass; quantile bins by its sample."""
         work = Summarising(self.reader, bin_count(self.survey.rows))
@@ -232,6 +240,13 @@ class ShardedLog:
         by_quantile = settings.bins == "quantile" and summary.values is None
         cuts = quantile_cuts(numbers(self.sample.log.table.column(name)), s) if by_quantile else None
         return fit_number(name, found.kind, summary, s, cuts)
+
+
+class Holder(Engine, Protocol):
+    """An engine that has the rows of a log by itself."""
+
+    def as_files(self, folder: Path, log: ShardedLog) -> tuple[FileShard, ...]:
+        """The rows in Parquet files below a folder, in the same order."""
 
 
 @dataclass(frozen=True)
@@ -260,10 +275,20 @@ def read_sharded(
     """A directory of Parquet files as a log on disk, by one pass over its shards; keywords as in `read_log`."""
     pieces = find_pieces(Path(path))
     shards = shards_of(pieces, shard_rows or usual_rows(pieces))
-    columns, offered, span = checked_names(Path(path), pieces[0], given)
+    names = checked_names(str(path), schema_of(pieces[0]), given)
+    return surveyed(str(path), shards, names, passes, given, directory_digest(Path(path)))
+
+
+Names = tuple[Columns, tuple[str, ...], tuple[float, float] | None]
+
+
+def surveyed(
+    path: str, shards: tuple[Shard, ...], names: Names, passes: Passes, given: Mapping[str, Any], digest: str
+) -> ShardedLog:
+    """The log in these shards, by one pass."""
+    columns, offered, span = names
     rows = sum(one.rows for one in shards)
-    names = {*offered, *columns.roles().values()}
-    drop, share = bool(given.get("drop_missing")), sample_share(rows, len(names))
+    drop, share = bool(given.get("drop_missing")), sample_share(rows, len({*offered, *columns.roles().values()}))
     work = Surveying(columns, offered, span, drop, bin_count(rows), share)
     found, tables, numbers_found = Survey(), [], []
     for part in passes.over("survey", work, shards):
@@ -271,12 +296,19 @@ def read_sharded(
         if "sample" in part:
             tables.append(unpacked_table(part["sample"]))
             numbers_found.append(part["number"])
-    return assembled(str(path), shards, columns, found, tables, numbers_found, given, directory_digest(Path(path)))
+    return assembled(path, shards, columns, found, tables, numbers_found, given, digest)
 
 
-def checked_names(
-    path: Path, piece: Piece, given: Mapping[str, Any]
-) -> tuple[Columns, tuple[str, ...], tuple[float, float] | None]:
+def schema_of(piece: Piece) -> pa.Schema:
+    """The columns of a file and of its folders."""
+    with reading(Path(piece.file), "Parquet"):
+        schema = open_parquet(Path(piece.file)).schema_arrow
+    for name, _, type in piece.folders:
+        schema = schema.append(pa.field(name, TYPES[type]))
+    return schema
+
+
+def checked_names(path: str, schema: pa.Schema, given: Mapping[str, Any]) -> Names:
     """The columns that play a part, those offered as features, and the declared range."""
     named = None if given.get("features") is None else as_names(given["features"], "features")
     if named == ():
@@ -284,12 +316,8 @@ def checked_names(
     ignore = as_names(given.get("ignore", ()), "ignore")
     roles = {one: given.get(one) for one in ("action", "reward", "propensity", "group", "time", "weight")}
     columns = Columns(**roles, features=named or ())  # type: ignore[arg-type]
-    with reading(Path(piece.file), "Parquet"):
-        schema = open_parquet(Path(piece.file)).schema_arrow
-    for name, _, type in piece.folders:
-        schema = schema.append(pa.field(name, TYPES[type]))
-    check_names(str(path), schema.names)
-    source = without_pandas_index(Source(schema.empty_table(), str(path)))
+    check_names(path, schema.names)
+    source = without_pandas_index(Source(schema.empty_table(), path))
     check_columns(source, columns, ignore)
     others = {*columns.roles().values(), *ignore}
     offered = named or tuple(name for name in source.table.column_names if name not in others)
@@ -299,7 +327,7 @@ def checked_names(
 
 def assembled(
     path: str,
-    shards: tuple[FileShard, ...],
+    shards: tuple[Shard, ...],
     columns: Columns,
     found: Survey,
     tables: list[pa.Table],

@@ -6,8 +6,8 @@ own). Each tries the settings of `peer_space.py`, learning from the training row
 the same doubly robust scores; the best learns again from both parts and is judged on the test rows by the truth. Our
 own methods read the table instead of its design columns and estimate propensities as they always do.
 
-Every finished (world, seed, method) is a line in results/peer_runs, so a stopped comparison goes on where it was; a line
-made by another search space is not used. What fails is a line that says so. Peers run in environments of their own
+Every finished (world, seed, method) is a line in results/peer_runs, so a stopped comparison goes on where it was; a
+line made by another search space is not used. What fails is a line that says so. Peers run in environments of their own
 (.venv-peers, made by `make peers`); one that is missing is told loudly. The page docs/leaderboard.md is made from the
 lines that are there.
 """
@@ -39,7 +39,7 @@ from ponn.settings import settings_of
 from ponn.world import World
 from record import HERE, RESULTS, now, write_record
 
-SEEDS, QUICK_SEEDS = 10, 2
+SEEDS, QUICK_SEEDS, QUICK_TRIALS = 10, 2, 2
 TIME_LIMIT = 3600  # seconds of one method on one log, after which it counts as hanging
 PROTOCOL = 1  # grows when what all methods share changes
 JUDGE = {"trees": 100, "leaf": 5, "columns": 0.33}  # forest that predicts rewards in the scores of validation rows
@@ -108,13 +108,16 @@ def one_run(task: Task, plan: Plan, world: World, rows: dict[str, np.ndarray], s
 def run_elsewhere(task: Task, plan: Plan, stored: Path, folder: Path) -> dict[str, Any]:
     """Tune and learn in the method's own environment, one process per task, one thread."""
     one = METHODS[task.method]
-    job = {"rows": str(stored), "out": str(folder / "out.json"), "fit": one.fit, "trials": one.trials}
+    job = {"rows": str(stored), "out": str(folder / "out.json"), "fit": one.fit}
+    job |= {"trials": one.trials[:QUICK_TRIALS] if plan.quick else one.trials}
     job |= {"world": task.world, "seed": task.seed, "quick": plan.quick}
     job |= {"data": None if plan.data is None else str(plan.data)}
     (folder / "job.json").write_text(json.dumps(job))
     command = [str(python_of(one)), str(HERE / "peers" / one.runner), str(folder / "job.json")]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, env=surroundings(one), check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIME_LIMIT, env=surroundings(one), check=False
+        )
     except subprocess.TimeoutExpired:
         return {"failed": f"not finished after {TIME_LIMIT} s", "seconds": float(TIME_LIMIT)}
     if done.returncode:
@@ -126,7 +129,7 @@ def run_elsewhere(task: Task, plan: Plan, stored: Path, folder: Path) -> dict[st
 
 def surroundings(one: Contender) -> dict[str, str]:
     """The environment of a runner: one thread; ponn and our worlds only where the runner is ponn's own."""
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     paths = "" if one.home else os.pathsep.join([str(Path(ponn.__file__).parent.parent), str(HERE)])
     return {**os.environ, **threads, "PYTHONPATH": paths}
 
@@ -288,7 +291,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with the real tables, which are not shipped")
     parser.add_argument("--folder", type=Path, default=RESULTS)
     parser.add_argument("--tables-only", action="store_true", help="only make the page from the lines that are there")
-    parser.add_argument("--quick", action="store_true", help=f"small worlds, {QUICK_SEEDS} seeds")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"small worlds, {QUICK_SEEDS} seeds, {QUICK_TRIALS} trials"
+    )
     given, started = parser.parse_args(), now()
     plan = Plan(given.folder, given.data, given.quick)
     seeds = range(given.first_seed, given.first_seed + (given.seeds or (QUICK_SEEDS if given.quick else SEEDS)))

@@ -1,7 +1,7 @@
 """The leaderboard: from lines about single runs to tables, paired comparisons and the page.
 
-Differences are PONN-DR minus a method over the seeds that both finished, in points (hundredths of the reward's range, or
-of all rows). PONN-DR is at least tied with a method where its mean is not lower, or where the 95 % interval of the
+Differences are PONN-DR minus a method over the seeds that both finished, in points (hundredths of the reward's range,
+or of all rows). PONN-DR is at least tied with a method where its mean is not lower, or where the 95 % interval of the
 difference contains 0 and it falls short by at most half a point.
 """
 
@@ -71,7 +71,9 @@ def told_of(own: Lines, lines: Lines) -> dict[str, Any]:
         found[measure] = spread([*points(lines, measure).values()])
         found[f"gain in {measure}"] = gained(own, lines, measure)
     for name in ("seconds", "cpu_seconds", "peak_bytes"):
-        found[name] = mean(line[name] for line in finished if name in line) if any(name in x for x in finished) else None
+        found[name] = (
+            mean(line[name] for line in finished if name in line) if any(name in x for x in finished) else None
+        )
     trials = [trial for line in lines.values() for trial in line.get("trials", ())]
     found["trials"], found["trials_failed"] = len(trials), sum("failed" in trial for trial in trials)
     errors = [100 * line["error"] for line in finished if "error" in line]
@@ -133,14 +135,15 @@ PONN-DR beside ponn's other methods and the tools people use today, on the same 
 lines in `benchmarks/results/peer_runs`; nothing on this page is written by hand.
 
 How it is done: a seed is a log, a split into training, validation and test rows, and the seed of every method. All get
-the same rows, the same design columns and the same estimated propensities (EconML refuses to be given any). Each peer and
-each method tries six settings (`benchmarks/peer_space.py`): learned from training rows, valued on validation rows by
-the same doubly robust scores. The best learns again from both parts and is judged on the test rows by the truth.
-PONN-DR chooses its settings by itself, from the same rows. Values and accuracies are in points: hundredths of the
-reward's range, and of the test rows in which the best action is taken. ± is the 95 % half-width over seeds. A difference
-is PONN-DR minus the method, paired over the seeds that both finished. PONN-DR is *best* where its mean is not lower,
-*tied* where the interval of the difference contains 0 and at most half a point is missing, else *beaten*. Seconds are of
-processor time on one core, tuning included; memory is the most that the process held, libraries included.
+the same rows, the same design columns and the same estimated propensities (EconML refuses to be given any). Each peer
+and each method tries six settings (`benchmarks/peer_space.py`), as far as two minutes of processor time go: learned from
+training rows, valued on validation rows by the same doubly robust scores. The best learns again from both parts and is
+judged on the test rows by the truth. PONN-DR chooses its settings by itself, from the same rows. Values and accuracies
+are in points: hundredths of the reward's range, and of the test rows in which the best action is taken. ± is the 95 %
+half-width over seeds. A difference is PONN-DR minus the method, paired over the seeds that both finished. PONN-DR is
+*best* where its mean is not lower, *tied* where the interval of the difference contains 0 and at most half a point is
+missing, else *beaten*. Seconds are of processor time on one core, tuning included; memory is the most that the process
+held, libraries included.
 """
 
 
@@ -234,15 +237,16 @@ def about(name: str, world: Mapping[str, Any]) -> str:
         return "Parametric: " + ", ".join(f"{key} {value}" for key, value in PARAMETRIC[name].items()) + "." + known
     if name == "hillstrom":
         return (
-            "A real trial of e-mails, three arms, reward a visit. One half is biased by rejection with known propensities "
-            "and learned from, the other stays as randomised and values the policies by IPS. The seeds are new splits of "
-            "the same customers, so their intervals are too narrow; one split's own standard error is given. "
+            "A real trial of e-mails, three arms, reward a visit. One half is biased by rejection with known "
+            "propensities and learned from, the other stays as randomised and values the policies by IPS. The seeds are "
+            "new splits of the same customers, so their intervals are too narrow; one split's own standard error is "
+            "given. "
         ) + nothing_to_gain(world["methods"])
     if name == "warfarin":
         return (
             "Real patients of the IWPC cohort: the dose class (under 21, to 49, over 49 mg a week) that suited each is "
-            "known, so the reward of every class is. A doctor's choice by weight and age is simulated, mixed with 30 % of "
-            "uniform choice. "
+            "known, so the reward of every class is. A doctor's choice by weight and age is simulated, mixed with 30 % "
+            "of uniform choice. "
         ) + nothing_to_gain(world["methods"])
     return ("A simulated clinic." if name == "breast-cancer" else "A UCI table, labels as actions.") + known
 
@@ -281,7 +285,10 @@ def page(found: Mapping[str, Any]) -> str:
     """The whole page."""
     worlds = found["worlds"]
     lines = [INTRODUCTION, *absent_lines(found["absent"]), "## What holds", "", *bar_lines(found)]
-    lines += [f"PONN-DR was first designed while looking at seeds {LOOKED_AT[0]} and {LOOKED_AT[1]} of some worlds.", ""]
+    lines += [
+        f"PONN-DR was first designed while looking at seeds {LOOKED_AT[0]} and {LOOKED_AT[1]} of some worlds.",
+        "",
+    ]
     lines += ["## Mean value in every world", "", *overview(worlds), "## World by world", ""]
     for name, world in worlds.items():
         lines += world_lines(name, world)

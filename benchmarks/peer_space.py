@@ -52,7 +52,9 @@ METHODS: dict[str, Contender] = {
     "ponn-b": ours("ponn-b", *({**RELU, **one} for one in all_of(lambda1=(0.03, 0.06, 0.2), l2=STRENGTHS))),
     "ponn": ours("ponn", *({**RELU, **one} for one in all_of(l2=(3e-4, 1e-3, 1e-2), learning_rate=(1e-3, 3e-3)))),
     "banditnet": ours("banditnet", *({**RELU, **one} for one in all_of(baseline=(0.0, 0.3, 0.6), l2=STRENGTHS))),
-    "poem": ours("poem", *({"clip": 0.0, **one} for one in all_of(variance=(0.0, 0.3, 1.0), learning_rate=(1e-2, 1e-1)))),
+    "poem": ours(
+        "poem", *({"clip": 0.0, **one} for one in all_of(variance=(0.0, 0.3, 1.0), learning_rate=(1e-2, 1e-1)))
+    ),
     "mlp-l1": ours("mlp-l1", *({**RELU, **one} for one in all_of(l1=(1e-5, 1e-4, 1e-3), learning_rate=(1e-3, 5e-3)))),
     "lr-l1": ours("lr-l1", *all_of(l1=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1))),
     "direct-forest": ours("direct-forest", *OUR_FORESTS),
@@ -61,7 +63,9 @@ METHODS: dict[str, Contender] = {
     "obp NNPolicyLearner ipw": Contender("obp", "run_obp.py", "ipw", NETWORKS),
     "obp NNPolicyLearner dr": Contender("obp", "run_obp.py", "dr", NETWORKS),
     "obp NNPolicyLearner dm": Contender("obp", "run_obp.py", "dm", NETWORKS),
-    "obp IPWLearner logistic": Contender("obp", "run_obp.py", "logistic", all_of(C=(1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0))),
+    "obp IPWLearner logistic": Contender(
+        "obp", "run_obp.py", "logistic", all_of(C=(1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0))
+    ),
     "obp IPWLearner forest": Contender("obp", "run_obp.py", "forest", FORESTS),
     "obp IPWLearner boosting": Contender("obp", "run_obp.py", "boosting", BOOSTING),
     "obp QLearner forest": Contender("obp", "run_obp.py", "q", FORESTS),

@@ -124,7 +124,16 @@ def hillstrom(table: pa.Table, seed: int) -> World:
     )
     about = "A real trial of e-mails; training rows biased by rejection with known propensities, test rows randomised."
     nobody_knows = np.full(p0.shape, np.nan)
-    return World("hillstrom", about, log, p0, rewards, nobody_knows, *halves(np.flatnonzero(biased), rng), np.flatnonzero(~biased))
+    return World(
+        "hillstrom",
+        about,
+        log,
+        p0,
+        rewards,
+        nobody_knows,
+        *halves(np.flatnonzero(biased), rng),
+        np.flatnonzero(~biased),
+    )
 
 
 # The warfarin cohort of the IWPC: the dose that suited a patient is known, hence the reward of every dose class.
@@ -154,7 +163,7 @@ WARFARIN_BIAS = {"weight": (-0.8, 0.0, 0.8), "age": (0.8, 0.0, -0.8)}
 
 
 def warfarin(table: pa.Table, seed: int) -> World:
-    """Three dose classes, reward 1 for the one that suited the patient; a doctor's choice by weight and age is drawn."""
+    """Three dose classes, reward 1 for the one that suited the patient; a doctor's choice by weight and age."""
     rng = np.random.default_rng(seed)
     table = table.filter(pc.is_valid(table.column(DOSE)))
     dose = table.column(DOSE).to_numpy().astype(float)

@@ -31,5 +31,8 @@ def policy_learner(kind: type, **fixed: Any) -> Fit:
 
 
 if __name__ == "__main__":
-    fits = {"forest": policy_learner(DRPolicyForest, n_estimators=TREES, n_jobs=1), "tree": policy_learner(DRPolicyTree)}
+    fits = {
+        "forest": policy_learner(DRPolicyForest, n_estimators=TREES, n_jobs=1),
+        "tree": policy_learner(DRPolicyTree),
+    }
     main(fits, {"econml": econml.__version__})

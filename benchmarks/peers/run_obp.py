@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import obp
 import obp.policy.offline
 import torch

@@ -1,7 +1,7 @@
 """How any method is tuned, learned and timed: the same for all, in whatever environment a method lives.
 
-A runner (run_*.py) has one function per method, fit(rows, trial, seed) -> scores, where scores(new) [n, k] says how good
-every action seems in new rows. Each trial learns from the training rows and is valued on the validation rows by the
+A runner (run_*.py) has one function per method, fit(rows, trial, seed) -> scores, where scores(new) [n, k] says how
+good every action seems in new rows. Each trial learns from the training rows and is valued on the validation rows by the
 same doubly robust scores; the best learns again from both and says what to do in the test rows. What fails is told, not
 mended. No trial is begun after TRIAL_SECONDS.
 
@@ -13,15 +13,14 @@ judge    doubly robust scores of the validation rows                          [n
 
 import json
 import os
-import resource
 import sys
 import time
 import traceback
 import warnings
-from typing import Any, Callable, Mapping, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
-
 
 TRIAL_SECONDS = 120  # of processor time for all trials, twice what PONN-DR may take
 
@@ -74,10 +73,10 @@ def tried(fit: Fit, rows: Rows, valid: New, judge: np.ndarray, trial: Mapping[st
 
 
 def all_tried(fit: Fit, rows: Rows, valid: New, judge: np.ndarray, trials: list, seed: int) -> list:
-    """Trial after trial, as long as there is time."""
+    """The first trial, and the others as long as there is time."""
     started, done = os.times(), []
     for trial in trials:
-        if used(started) < TRIAL_SECONDS:
+        if not done or used(started) < TRIAL_SECONDS:
             done.append(tried(fit, rows, valid, judge, trial, seed))
     return done
 
@@ -113,7 +112,9 @@ def new_rows(given: Mapping[str, Any], part: str) -> New:
 def used(started: "os.times_result") -> float:
     """Seconds of processor time since then, by this process and its children."""
     now = os.times()
-    return sum(getattr(now, one) - getattr(started, one) for one in ("user", "system", "children_user", "children_system"))
+    return sum(
+        getattr(now, one) - getattr(started, one) for one in ("user", "system", "children_user", "children_system")
+    )
 
 
 def job() -> dict:
@@ -139,5 +140,6 @@ def main(fits: Mapping[str, Fit], versions: Mapping[str, str], details: "Mapping
 
 
 def peak() -> int:
-    """Most memory this process or one of its children ever held, in bytes."""
-    return 1024 * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    """Most memory this process ever held, in bytes; getrusage would count its parent's before the start as well."""
+    with open("/proc/self/status") as file:
+        return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))

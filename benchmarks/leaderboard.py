@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from peer_space import BEST_FIXED, CURRENT_PRACTICE, METHODS, OURS, STANDING
-from peer_worlds import PARAMETRIC, REAL, SIMULATED
+from peer_worlds import PARAMETRIC, REAL, SIMULATED, UCI
 
 TIED = 0.5  # points
 FEWEST = 10  # seeds before anything is decided
 WANTED_SHARE = 0.9  # of the worlds
+MOST_SECONDS = 60  # of PONN-DR on a UCI log, on two cores
 LOOKED_AT = (0, 1)  # seeds of the UCI worlds and of breast-cancer that PONN-DR was first designed with
 MEASURES = ("value", "accuracy")
 Line = Mapping[str, Any]
@@ -136,14 +137,14 @@ lines in `benchmarks/results/peer_runs`; nothing on this page is written by hand
 
 How it is done: a seed is a log, a split into training, validation and test rows, and the seed of every method. All get
 the same rows, the same design columns and the same estimated propensities (EconML refuses to be given any). Each peer
-and each method tries six settings (`benchmarks/peer_space.py`), as far as two minutes of processor time go: learned from
-training rows, valued on validation rows by the same doubly robust scores. The best learns again from both parts and is
-judged on the test rows by the truth. PONN-DR chooses its settings by itself, from the same rows. Values and accuracies
-are in points: hundredths of the reward's range, and of the test rows in which the best action is taken. ± is the 95 %
-half-width over seeds. A difference is PONN-DR minus the method, paired over the seeds that both finished. PONN-DR is
-*best* where its mean is not lower, *tied* where the interval of the difference contains 0 and at most half a point is
-missing, else *beaten*. Seconds are of processor time on one core, tuning included; memory is the most that the process
-held, libraries included.
+and each method tries six settings (`benchmarks/peer_space.py`), as far as two minutes of processor time go: learned
+from training rows, valued on validation rows by the same doubly robust scores. The best learns again from both parts
+and is judged on the test rows by the truth. PONN-DR chooses its settings by itself, from the same rows. Values and
+accuracies are in points: hundredths of the reward's range, and of the test rows in which the best action is taken. ± is
+the 95 % half-width over seeds. A difference is PONN-DR minus the method, paired over the seeds that both finished.
+PONN-DR is *best* where its mean is not lower, *tied* where the interval of the difference contains 0 and at most half a
+point is missing, else *beaten*. Seconds are of processor time on one core, tuning included; memory is the most that the
+process held, libraries included.
 """
 
 
@@ -183,9 +184,34 @@ def bar_lines(found: Mapping[str, Any]) -> list[str]:
             f"- Best or tied in {measure} against every method: {share['worlds']} of {share['of']} worlds decided, "
             f"{one['worlds']} in all; wanted {WANTED_SHARE:.0%} of all: {holds}."
         )
+    lines += cost_lines(found["worlds"])
     lines.append(f"- Never worst: {listed(one['worst in'])}.")
     lines.append(f"- Never below current practice by more than noise: {listed(one['below current practice in'])}.")
     return [*lines, ""]
+
+
+def cost_lines(worlds: Mapping[str, Any]) -> list[str]:
+    """Processor time of PONN-DR on the UCI logs; on two cores folds run side by side."""
+    own = {name: worlds[name]["methods"].get(OURS, {}).get("cpu_seconds") for name in UCI if name in worlds}
+    told = ", ".join(f"{name} {seconds:.0f}" for name, seconds in own.items() if seconds is not None)
+    return [f"- Seconds of PONN-DR on one core (wanted: {MOST_SECONDS} on two): {told}."] if told else []
+
+
+def growth_lines(sizes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Time and memory of PONN-DR by the number of rows."""
+    if not sizes:
+        return []
+    head = ("rows", "seconds of processor time", "milliseconds per row", "memory")
+    rows = [
+        (
+            f"{one['rows']:,}",
+            f"{one['cpu_seconds']:.0f}",
+            f"{one['milliseconds_per_row']:.2f}",
+            f"{one['peak_bytes'] / 2**20:.0f} MB",
+        )
+        for one in sizes
+    ]
+    return ["## Time by the number of rows", "", "A parametric world, 20 features, 5 actions.", "", *table(head, rows)]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -238,7 +264,7 @@ def about(name: str, world: Mapping[str, Any]) -> str:
     if name == "hillstrom":
         return (
             "A real trial of e-mails, three arms, reward a visit. One half is biased by rejection with known "
-            "propensities and learned from, the other stays as randomised and values the policies by IPS. The seeds are "
+            "propensities and learned from, the other stays as randomised and values the policies by IPS. Seeds are "
             "new splits of the same customers, so their intervals are too narrow; one split's own standard error is "
             "given. "
         ) + nothing_to_gain(world["methods"])
@@ -281,15 +307,15 @@ def method_cells(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
     return name, seeds, value, number(one["accuracy"]), *shown, seconds, memory
 
 
-def page(found: Mapping[str, Any]) -> str:
-    """The whole page."""
+def page(found: Mapping[str, Any], sizes: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The whole page; sizes: what learning_time_by_rows.py measured."""
     worlds = found["worlds"]
     lines = [INTRODUCTION, *absent_lines(found["absent"]), "## What holds", "", *bar_lines(found)]
     lines += [
         f"PONN-DR was first designed while looking at seeds {LOOKED_AT[0]} and {LOOKED_AT[1]} of some worlds.",
         "",
     ]
-    lines += ["## Mean value in every world", "", *overview(worlds), "## World by world", ""]
+    lines += ["## Mean value in every world", "", *overview(worlds), *growth_lines(sizes), "## World by world", ""]
     for name, world in worlds.items():
         lines += world_lines(name, world)
     return "\n".join(lines).rstrip() + "\n"

@@ -1,9 +1,9 @@
 """How any method is tuned, learned and timed: the same for all, in whatever environment a method lives.
 
 A runner (run_*.py) has one function per method, fit(rows, trial, seed) -> scores, where scores(new) [n, k] says how
-good every action seems in new rows. Each trial learns from the training rows and is valued on the validation rows by the
-same doubly robust scores; the best learns again from both and says what to do in the test rows. What fails is told, not
-mended. No trial is begun after TRIAL_SECONDS.
+good every action seems in new rows. Each trial learns from the training rows and is valued on the validation rows by
+the same doubly robust scores; the best learns again from both and says what to do in the test rows. What fails is told,
+not mended. No trial is begun after TRIAL_SECONDS.
 
 symbol   meaning                                                              shape
 X        design columns                                                       [n, D]

@@ -128,21 +128,28 @@ def test_bars_count_worlds_where_somebody_is_clearly_better():
     found = leaderboard.summary(lines, {})
     assert found["bars"]["best or tied in value"] == {"worlds": 1, "of": 2}
     assert found["worlds"][second]["beaten in value by"] == ["poem"]
-    assert found["bars"]["worst in"] == []
+    assert found["bars"]["worst"] == {"in": [], "of": 2}
     assert found["bars"]["fewest seeds"] == 10
 
 
 def test_being_below_all_is_worst_and_below_practice_is_told():
     first = peer_worlds.SIMULATED[0]
     found = leaderboard.summary(world_lines(first, 0.2, 0.7), {})
-    assert found["bars"]["worst in"] == [first]
-    assert found["bars"]["below current practice in"] == [first]
+    assert found["bars"]["worst"] == {"in": [first], "of": 1}
+    assert found["bars"]["below current practice"] == {"in": [first], "of": 1}
+    assert f"Never worst: **missed** in {first}" in leaderboard.page(found)
 
 
 def test_one_seed_decides_nothing():
     found = leaderboard.summary(world_lines(WORLD, 0.2, 0.7, seeds=1), {})
     assert found["bars"]["best or tied in value"] == {"worlds": 0, "of": 0}
     assert "undecided" in leaderboard.page(found)
+
+
+def test_nothing_run_holds_nothing():
+    page = leaderboard.page(leaderboard.summary([], {}))
+    assert page.count("no world decided yet") == 4
+    assert "holds" not in page.split("## What holds")[1]
 
 
 def test_page_shows_failures_gaps_and_absent_peers():

@@ -5,7 +5,7 @@ READY := .venv/.ready
 CLUSTERS := .venv/.clusters
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format paper bench pictures browser java clean
+.PHONY: help demo test check format paper peers bench pictures browser java clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -56,6 +56,11 @@ format: $(READY)  ## format the code and apply safe fixes
 paper: $(READY)  ## the paper's tables and Figure 2 beside ours; goes on where it was stopped
 	$(BIN)/python benchmarks/paper_tables.py
 
+DATA ?=
+peers: $(READY)  ## every peer beside ours on the same logs, in environments of their own; goes on where it was stopped
+	$(BIN)/python benchmarks/peers/environments.py
+	$(BIN)/python benchmarks/against_peers.py --workers 2 $(if $(DATA),--data $(DATA))
+
 bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/read_and_encode_cost.py
 	$(BIN)/python benchmarks/help_start_up.py
@@ -74,4 +79,4 @@ pictures: $(READY) browser  ## make the pictures of the guide again, by the tool
 	$(BIN)/python docs/pictures.py
 
 clean:  ## remove what the other targets made
-	rm -rf .venv demo build dist src/ponn/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers demo build dist src/ponn/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

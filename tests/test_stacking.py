@@ -143,7 +143,7 @@ def test_every_kind_is_the_same_every_time(name):
     assert np.array_equal(fitted(rows(), name), fitted(rows(), name))
 
 
-@pytest.mark.parametrize("name", ["linear", "forest", "smooth forest"])
+@pytest.mark.parametrize("name", ["linear", "forest", "smooth forest", "additive boosting", "boosting"])
 def test_an_actions_model_reads_its_own_features_only(name):
     given = rows()
     f = np.ones((3, 4), bool)
@@ -155,6 +155,17 @@ def test_an_actions_model_reads_its_own_features_only(name):
     assert not np.array_equal(one[:, 0], two[:, 0])
     taken = given.A == 2
     assert one[:, 2] == pytest.approx(np.average(given.R[taken], weights=given.weight[taken]))
+
+
+@pytest.mark.parametrize(("name", "adds_up"), [("additive boosting", True), ("boosting", False)])
+def test_what_two_features_do_together_is_left_to_the_larger_trees(name, adds_up):
+    """r is high where both features are: a sum of steps gives every corner of a square the sum of its sides."""
+    given = rows(600)
+    R = np.where((given.X[:, 0] > 0) & (given.X[:, 1] > 0), 0.6, 0.4)
+    corners = np.array([[1, 1, 0, 0], [1, -1, 0, 0], [-1, 1, 0, 0], [-1, -1, 0, 0]], np.float32)
+    made = part(Rows(given.X, given.A, R, given.weight, 3))._replace(X_new=corners)
+    both, first, second, none = MEMBERS[name](made, {})  # [k] each
+    np.testing.assert_allclose(both - first - second + none, 0.0 if adds_up else 0.2, atol=1e-9 if adds_up else 0.05)
 
 
 @pytest.mark.parametrize("name", ["reward network", "share network", "brief network", "second forest"])

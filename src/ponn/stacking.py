@@ -15,7 +15,7 @@ An action that a fold's models never saw promises 0.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +33,12 @@ SHARE_STEPS = 1_000  # of expectation maximisation for the shares
 SPARSE_PENALTIES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 MOST_LEAVES = 20_000  # of a tree: the time of a forest then grows no faster than its rows
 SMOOTH_LEAF = 15  # fewest rows in a leaf of the smooth forest, for outcomes that are mostly noise
+# Boosting by trees of two leaves, a sum of steps in single features, and of eight. Of seven combinations the first had
+# the smallest error of r(a, x) in three of four parametric worlds (0.060 against 0.071 to 0.086 with 4 and 8 leaves
+# where effects are steps, 0.143 by the smooth forest); the second is for what features do together.
+ADDITIVE: dict[str, Any] = {"max_leaf_nodes": 2, "learning_rate": 0.1, "max_iter": 100}
+BOOSTING: dict[str, Any] = {"max_leaf_nodes": 8, "learning_rate": 0.05, "max_iter": 100}
+BOOSTED_LEAF = 10  # fewest rows in a leaf
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +120,30 @@ def grown(part: Part, X: np.ndarray, R: np.ndarray, weight: np.ndarray, X_new: n
     """Predictions of one action's forest."""
     model = grow("ExtraTreesRegressor", X, R, weight, seed_of(part.seed, a), **growth(part.settings, len(R)))
     return np.asarray(model.predict(X_new))
+
+
+def additive_boosting(part: Part, before: Predictions) -> np.ndarray:
+    """Per action a sum of step functions of its own features, by boosting."""
+    return by_action(part, lambda *rows: boosted(part, ADDITIVE, *rows))
+
+
+def boosting(part: Part, before: Predictions) -> np.ndarray:
+    """Per action a sum of small trees on its own features, by boosting."""
+    return by_action(part, lambda *rows: boosted(part, BOOSTING, *rows))
+
+
+def boosted(
+    part: Part, shape: dict[str, Any], X: np.ndarray, R: np.ndarray, weight: np.ndarray, X_new: np.ndarray, a: int
+) -> np.ndarray:
+    """Predictions of one action's boosted trees; one thread, as sums must not depend on how many there are."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_limits
+
+    model = HistGradientBoostingRegressor(
+        **shape, min_samples_leaf=BOOSTED_LEAF, early_stopping=False, random_state=seed_of(part.seed, a)
+    )
+    with threadpool_limits(1, user_api="openmp"):
+        return np.asarray(model.fit(X, R, sample_weight=weight).predict(X_new))
 
 
 def growth(settings: Settings, n: int) -> Growth:
@@ -208,6 +238,8 @@ MEMBERS: Mapping[str, Member] = {
     "sparse linear": sparse_linear,
     "forest": forest,
     "smooth forest": smooth_forest,
+    "additive boosting": additive_boosting,
+    "boosting": boosting,
     "reward network": reward_heads,
     "share network": share_heads,
     "brief network": brief_heads,

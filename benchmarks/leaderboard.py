@@ -1,0 +1,324 @@
+"""The leaderboard: from lines about single runs to tables, paired comparisons and the page.
+
+Differences are PONN-DR minus a method over the seeds that both finished, in points (hundredths of the reward's range,
+or of all rows). PONN-DR is at least tied with a method where its mean is not lower, or where the 95 % interval of the
+difference contains 0 and it falls short by at most half a point.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from peer_space import BEST_FIXED, CURRENT_PRACTICE, METHODS, OURS, STANDING
+from peer_worlds import PARAMETRIC, REAL, SIMULATED, UCI
+
+TIED = 0.5  # points
+FEWEST = 10  # seeds before anything is decided
+WANTED_SHARE = 0.9  # of the worlds
+MOST_SECONDS = 60  # of PONN-DR on a UCI log, on two cores
+LOOKED_AT = (0, 1)  # seeds of the UCI worlds and of breast-cancer that PONN-DR was first designed with
+MEASURES = ("value", "accuracy")
+Line = Mapping[str, Any]
+Lines = Mapping[int, Line]  # by seed
+
+
+# Numbers -------------------------------------------------------------------------------------------------
+
+
+def half_width(found: Sequence[float]) -> float | None:
+    """95 % half-width of the mean by Student's distribution; None for a single seed."""
+    from scipy.stats import t
+
+    if len(found) < 2:
+        return None
+    return float(t.ppf(0.975, len(found) - 1) * stdev(found) / np.sqrt(len(found)))
+
+
+def spread(found: Sequence[float]) -> dict[str, Any] | None:
+    """Mean and half-width; None where there is nothing."""
+    return {"mean": mean(found), "half_width": half_width(found)} if found else None
+
+
+def points(lines: Lines, measure: str) -> dict[int, float]:
+    """A measure by seed, in points; runs that failed have none."""
+    return {seed: 100 * line[measure] for seed, line in lines.items() if line.get(measure) is not None}
+
+
+def gained(own: Lines, other: Lines, measure: str) -> dict[str, Any] | None:
+    """PONN-DR minus another method over the seeds that both finished, and whether it is at least tied."""
+    ours, theirs = points(own, measure), points(other, measure)
+    gains = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+    if not gains:
+        return None
+    found = {"seeds": len(gains), "mean": mean(gains), "half_width": half_width(gains)}
+    return found | {"at_least_tied": at_least_tied(found["mean"], found["half_width"])}
+
+
+def at_least_tied(gain: float, width: float | None) -> bool | None:
+    """Best, or tied: the interval contains 0 and at most TIED points are missing. None: one seed says nothing."""
+    if width is None:
+        return None
+    return gain >= 0 or (gain + width >= 0 and gain >= -TIED)
+
+
+def told_of(own: Lines, lines: Lines) -> dict[str, Any]:
+    """One method in one world."""
+    finished = [line for line in lines.values() if "failed" not in line]
+    failed = [line["failed"] for line in lines.values() if "failed" in line]
+    found: dict[str, Any] = {"seeds": len(lines), "failed": len(failed), "why": failed[:1]}
+    for measure in MEASURES:
+        found[measure] = spread([*points(lines, measure).values()])
+        found[f"gain in {measure}"] = gained(own, lines, measure)
+    for name in ("seconds", "cpu_seconds", "peak_bytes"):
+        found[name] = (
+            mean(line[name] for line in finished if name in line) if any(name in x for x in finished) else None
+        )
+    trials = [trial for line in lines.values() for trial in line.get("trials", ())]
+    found["trials"], found["trials_failed"] = len(trials), sum("failed" in trial for trial in trials)
+    errors = [100 * line["error"] for line in finished if "error" in line]
+    return found | ({"error": mean(errors)} if errors else {})
+
+
+def summary(lines: Iterable[Line], absent: Mapping[str, str]) -> dict[str, Any]:
+    """Per world and method: means, intervals, paired gains, cost; and what follows from them."""
+    sorted_lines: dict[str, dict[str, dict[int, Line]]] = {}
+    for line in lines:
+        sorted_lines.setdefault(line["world"], {}).setdefault(line["method"], {})[line["seed"]] = line
+    worlds = {}
+    for world in (*SIMULATED, *REAL):
+        by_method = sorted_lines.get(world, {})
+        own = by_method.get(OURS, {})
+        methods = {name: told_of(own, by_method[name]) for name in (*METHODS, *STANDING) if name in by_method}
+        best = spread([100 * line["best_value"] for line in own.values() if "best_value" in line])
+        if methods:
+            worlds[world] = {"methods": methods, "best possible": best, **verdicts(methods)}
+    return {"worlds": worlds, "absent": dict(absent), "bars": bars(worlds)}
+
+
+def verdicts(methods: Mapping[str, Any]) -> dict[str, Any]:
+    """What a world says of PONN-DR; None where nothing is to be said yet."""
+    others = {name: one for name, one in methods.items() if name != OURS}
+    found: dict[str, Any] = {"seeds": methods.get(OURS, {"seeds": 0})["seeds"]}
+    for measure in MEASURES:
+        gains = {name: one[f"gain in {measure}"] for name, one in others.items()}
+        said = {name: gain["at_least_tied"] for name, gain in gains.items() if gain}
+        found[f"beaten in {measure} by"] = [name for name, good in said.items() if good is False]
+        found[f"decided in {measure}"] = bool(said) and None not in said.values()
+    gains = [one["gain in value"] for one in others.values() if one["gain in value"]]
+    found["worst"] = all(gain["mean"] < 0 for gain in gains) if gains else None
+    practice = others.get(CURRENT_PRACTICE, {}).get("gain in value")
+    known = practice is not None and practice["half_width"] is not None
+    found["below current practice"] = practice["mean"] + practice["half_width"] < 0 if known else None
+    return found
+
+
+def bars(worlds: Mapping[str, Any]) -> dict[str, Any]:
+    """Over the worlds of the harness, without the real tables: shares and counts."""
+    there = {name: one for name, one in worlds.items() if name in SIMULATED}
+    found: dict[str, Any] = {"worlds": len(SIMULATED), "seen": len(there)}
+    found["fewest seeds"] = min((one["seeds"] for one in there.values()), default=0)
+    for measure in MEASURES:
+        decided = {name: one for name, one in there.items() if one[f"decided in {measure}"]}
+        good = [name for name, one in decided.items() if not one[f"beaten in {measure} by"]]
+        found[f"best or tied in {measure}"] = {"worlds": len(good), "of": len(decided)}
+    for verdict in ("worst", "below current practice"):
+        decided = {name: one[verdict] for name, one in there.items() if one[verdict] is not None}
+        found[verdict] = {"in": [name for name, missed in decided.items() if missed], "of": len(decided)}
+    return found
+
+
+# The page ------------------------------------------------------------------------------------------------
+
+INTRODUCTION = """# Leaderboard
+
+PONN-DR beside ponn's other methods and the tools people use today, on the same logs. Made by `make peers` from the raw
+lines in `benchmarks/results/peer_runs`; nothing on this page is written by hand.
+
+How it is done: a seed is a log, a split into training, validation and test rows, and the seed of every method. All get
+the same rows, the same design columns and the same estimated propensities (EconML refuses to be given any). Each peer
+and each method tries six settings (`benchmarks/peer_space.py`), as far as two minutes of processor time go: learned
+from training rows, valued on validation rows by the same doubly robust scores. The best learns again from both parts
+and is judged on the test rows by the truth. PONN-DR chooses its settings by itself, from the same rows. Values and
+accuracies are in points: hundredths of the reward's range, and of the test rows in which the best action is taken. ± is
+the 95 % half-width over seeds. A difference is PONN-DR minus the method, paired over the seeds that both finished.
+PONN-DR is *best* where its mean is not lower, *tied* where the interval of the difference contains 0 and at most half a
+point is missing, else *beaten*. Seconds are of processor time on one core, tuning included; memory is the most that the
+process held, libraries included.
+"""
+
+
+def number(found: Mapping[str, Any] | None, sign: str = "") -> str:
+    """Mean and half-width as text."""
+    if found is None:
+        return "–"
+    width = found["half_width"]
+    return f"{found['mean']:{sign}.2f}" + (" (one seed)" if width is None else f" ± {width:.2f}")
+
+
+def said(gain: Mapping[str, Any] | None) -> str:
+    """What a gain says of PONN-DR."""
+    if gain is None or gain["at_least_tied"] is None:
+        return "undecided"
+    if not gain["at_least_tied"]:
+        return "**beaten**"
+    return "best" if gain["mean"] >= 0 else "tied"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def bar_lines(found: Mapping[str, Any]) -> list[str]:
+    """One line per bar."""
+    one, enough = found["bars"], found["bars"]["fewest seeds"] >= FEWEST
+    lines = [] if enough else [f"**Not finished**: some world has {one['fewest seeds']} of {FEWEST} seeds.", ""]
+    for measure in MEASURES:
+        share = one[f"best or tied in {measure}"]
+        if not share["of"]:
+            lines.append(f"- Best or tied in {measure} against every method: no world decided yet.")
+            continue
+        holds = "holds" if share["worlds"] >= WANTED_SHARE * one["worlds"] else "missed so far"
+        lines.append(
+            f"- Best or tied in {measure} against every method: {share['worlds']} of {share['of']} worlds decided, "
+            f"{one['worlds']} in all; wanted {WANTED_SHARE:.0%} of all: {holds}."
+        )
+    lines += cost_lines(found["worlds"])
+    lines.append(f"- Never worst: {never(one['worst'])}.")
+    lines.append(f"- Never below current practice by more than noise: {never(one['below current practice'])}.")
+    return [*lines, ""]
+
+
+def cost_lines(worlds: Mapping[str, Any]) -> list[str]:
+    """Processor time of PONN-DR on the UCI logs; on two cores folds run side by side."""
+    own = {name: worlds[name]["methods"].get(OURS, {}).get("cpu_seconds") for name in UCI if name in worlds}
+    told = ", ".join(f"{name} {seconds:.0f}" for name, seconds in own.items() if seconds is not None)
+    return [f"- Seconds of PONN-DR on one core (wanted: {MOST_SECONDS} on two): {told}."] if told else []
+
+
+def growth_lines(sizes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Time and memory of PONN-DR by the number of rows."""
+    if not sizes:
+        return []
+    head = ("rows", "seconds of processor time", "milliseconds per row", "memory")
+    rows = [
+        (
+            f"{one['rows']:,}",
+            f"{one['cpu_seconds']:.0f}",
+            f"{one['milliseconds_per_row']:.2f}",
+            f"{one['peak_bytes'] / 2**20:.0f} MB",
+        )
+        for one in sizes
+    ]
+    return ["## Time by the number of rows", "", "A parametric world, 20 features, 5 actions.", "", *table(head, rows)]
+
+
+def never(missed: Mapping[str, Any]) -> str:
+    """A bar that should never be missed."""
+    if not missed["of"]:
+        return "no world decided yet"
+    return f"**missed** in {', '.join(missed['in'])}" if missed["in"] else f"holds in all {missed['of']} worlds decided"
+
+
+def absent_lines(absent: Mapping[str, str]) -> list[str]:
+    """Peers that could not be installed."""
+    return [f"**NOT COMPARED**: {home}. Its environment could not be made: {why}\n" for home, why in absent.items()]
+
+
+def overview(worlds: Mapping[str, Any]) -> list[str]:
+    """Worlds x methods: the mean value, the best of a world in bold."""
+    names = [name for name in (*METHODS, *STANDING) if any(name in one["methods"] for one in worlds.values())]
+    rows = []
+    for name in names:
+        cells = [value_cell(one, name) for one in worlds.values()]
+        rows.append((name, *cells))
+    return table(("mean value", *worlds), rows)
+
+
+def value_cell(world: Mapping[str, Any], name: str) -> str:
+    """A method's mean value in a world."""
+    one = world["methods"].get(name)
+    if one is None:
+        return "not run"
+    if one["value"] is None:
+        return f"failed {one['failed']} of {one['seeds']}"
+    best = max(each["value"]["mean"] for each in world["methods"].values() if each["value"])
+    shown = f"{one['value']['mean']:.2f}"
+    return f"**{shown}**" if one["value"]["mean"] >= best else shown
+
+
+def world_lines(name: str, world: Mapping[str, Any]) -> list[str]:
+    """Everything about one world, best value first."""
+    methods = world["methods"]
+    order = sorted(methods, key=lambda one: -methods[one]["value"]["mean"] if methods[one]["value"] else np.inf)
+    head = ("method", "seeds", "value", "accuracy", "PONN-DR gains in value", "in accuracy", "so PONN-DR is")
+    lines = [f"### {name}", "", about(name, world), ""]
+    return [*lines, *table((*head, "seconds", "memory"), [method_cells(one, methods[one]) for one in order])]
+
+
+def about(name: str, world: Mapping[str, Any]) -> str:
+    """What kind of world."""
+    best = world["best possible"]
+    known = f" The best possible value is {best['mean']:.2f}." if best else ""
+    if name in PARAMETRIC:
+        return "Parametric: " + ", ".join(f"{key} {value}" for key, value in PARAMETRIC[name].items()) + "." + known
+    if name == "hillstrom":
+        return (
+            "A real trial of e-mails, three arms, reward a visit. One half is biased by rejection with known "
+            "propensities and learned from, the other stays as randomised and values the policies by IPS. Seeds are "
+            "new splits of the same customers, so their intervals are too narrow; one split's own standard error is "
+            "given. "
+        ) + nothing_to_gain(world["methods"])
+    if name == "warfarin":
+        return (
+            "Real patients of the IWPC cohort: the dose class (under 21, to 49, over 49 mg a week) that suited each is "
+            "known, so the reward of every class is. A doctor's choice by weight and age is simulated, mixed with 30 % "
+            "of uniform choice. "
+        ) + nothing_to_gain(world["methods"])
+    return ("A simulated clinic." if name == "breast-cancer" else "A UCI table, labels as actions.") + known
+
+
+def nothing_to_gain(methods: Mapping[str, Any]) -> str:
+    """Is PONN-DR clearly better than one action for all?"""
+    gain = methods.get(BEST_FIXED, {}).get("gain in value")
+    if not gain or gain["half_width"] is None:
+        return "Verdict: not enough seeds yet."
+    error = methods[OURS].get("error", 0.0)
+    width = max(gain["half_width"], 1.96 * error)
+    if gain["mean"] - width > 0:
+        return f"Verdict: better than one action for all, by {gain['mean']:.2f} ± {width:.2f} points."
+    return (
+        f"Verdict: nothing to gain over one action for all ({gain['mean']:+.2f} ± {width:.2f} points); a user is told "
+        "to keep to the best fixed action."
+    )
+
+
+def method_cells(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
+    """One method's line."""
+    seeds = str(one["seeds"]) + (f", failed in {one['failed']} of {one['seeds']}" if one["failed"] else "")
+    seeds += f", {one['trials_failed']} of {one['trials']} trials failed" if one["trials_failed"] else ""
+    value = number(one["value"]) + (f" (error {one['error']:.2f})" if "error" in one else "")
+    gains = [one[f"gain in {measure}"] for measure in MEASURES]
+    shown = ["", "", ""]
+    if name != OURS:
+        verdict = [said(gain) for gain in gains if gain] or ["undecided"]
+        shown = [*(number(gain, "+") for gain in gains), verdict[0] if len(set(verdict)) == 1 else " / ".join(verdict)]
+    seconds = "" if one["cpu_seconds"] is None else f"{one['cpu_seconds']:.1f}"
+    memory = "" if one["peak_bytes"] is None else f"{one['peak_bytes'] / 2**20:.0f} MB"
+    return name, seeds, value, number(one["accuracy"]), *shown, seconds, memory
+
+
+def page(found: Mapping[str, Any], sizes: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The whole page; sizes: what learning_time_by_rows.py measured."""
+    worlds = found["worlds"]
+    lines = [INTRODUCTION, *absent_lines(found["absent"]), "## What holds", "", *bar_lines(found)]
+    lines += [
+        f"PONN-DR was first designed while looking at seeds {LOOKED_AT[0]} and {LOOKED_AT[1]} of some worlds.",
+        "",
+    ]
+    lines += ["## Mean value in every world", "", *overview(worlds), *growth_lines(sizes), "## World by world", ""]
+    for name, world in worlds.items():
+        lines += world_lines(name, world)
+    return "\n".join(lines).rstrip() + "\n"

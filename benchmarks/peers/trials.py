@@ -1,0 +1,145 @@
+"""How any method is tuned, learned and timed: the same for all, in whatever environment a method lives.
+
+A runner (run_*.py) has one function per method, fit(rows, trial, seed) -> scores, where scores(new) [n, k] says how
+good every action seems in new rows. Each trial learns from the training rows and is valued on the validation rows by
+the same doubly robust scores; the best learns again from both and says what to do in the test rows. What fails is told,
+not mended. No trial is begun after TRIAL_SECONDS.
+
+symbol   meaning                                                              shape
+X        design columns                                                       [n, D]
+A, R, p  action taken, reward in [0, 1], propensity of the action taken       [n]
+judge    doubly robust scores of the validation rows                          [n_valid, k]
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+TRIAL_SECONDS = 120  # of processor time for all trials, twice what PONN-DR may take
+
+
+class New(NamedTuple):
+    """Rows to decide about."""
+
+    X: np.ndarray
+    places: np.ndarray  # in the log, for methods that read the table itself
+
+
+class Rows(NamedTuple):
+    """Rows to learn from."""
+
+    X: np.ndarray
+    A: np.ndarray
+    R: np.ndarray
+    p: np.ndarray
+    places: np.ndarray
+    k: int
+
+
+Scores = Callable[[New], np.ndarray]
+
+Fit = Callable[[Rows, Mapping[str, Any], int], Scores]
+
+
+def actions_of(scores: np.ndarray) -> np.ndarray:
+    """The best action of every row; scores that are not numbers are a failure, not an action."""
+    if not np.isfinite(scores).all():
+        raise ArithmeticError(f"{(~np.isfinite(scores)).any(axis=1).mean():.0%} of the rows have scores that are NaN")
+    return np.asarray(scores).argmax(axis=1)  # [n]
+
+
+def reason(error: BaseException) -> str:
+    """An error in one line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {last.name}: {error}"[:300].replace("\n", " ")
+
+
+def tried(fit: Fit, rows: Rows, valid: New, judge: np.ndarray, trial: Mapping[str, Any], seed: int) -> dict:
+    """One trial: its value on validation rows, or why it failed."""
+    started = time.perf_counter()
+    try:
+        found = actions_of(fit(rows, trial, seed)(valid))
+        told = {"value": float(judge[np.arange(len(found)), found].mean())}
+    except Exception as error:
+        told = {"failed": reason(error)}
+    return {"trial": dict(trial), **told, "seconds": time.perf_counter() - started}
+
+
+def all_tried(fit: Fit, rows: Rows, valid: New, judge: np.ndarray, trials: list, seed: int) -> list:
+    """The first trial, and the others as long as there is time."""
+    started, done = os.times(), []
+    for trial in trials:
+        if not done or used(started) < TRIAL_SECONDS:
+            done.append(tried(fit, rows, valid, judge, trial, seed))
+    return done
+
+
+def tune(fit: Fit, given: Mapping[str, Any], trials: list, seed: int) -> tuple[dict, "np.ndarray | None"]:
+    """All trials, then the best on all rows; what is told, and the actions in the test rows (None after a failure)."""
+    train, both = (rows_of(given, given[name]) for name in ("train", "both"))
+    if len(trials) > 1:
+        done = all_tried(fit, train, new_rows(given, "valid"), given["judge"], trials, seed)
+        good = [one for one in done if "value" in one]
+        if not good:
+            return {"trials": done, "failed": f"every trial failed; the first: {done[0]['failed']}"}, None
+        chosen = max(good, key=lambda one: one["value"])["trial"]
+    else:
+        done, chosen = [], trials[0]
+    try:
+        actions = actions_of(fit(both, chosen, seed)(new_rows(given, "test")))
+    except Exception as error:
+        return {"trials": done, "chosen": chosen, "failed": f"the best trial failed on all rows: {reason(error)}"}, None
+    return {"trials": done, "chosen": chosen}, actions
+
+
+def rows_of(given: Mapping[str, Any], places: np.ndarray) -> Rows:
+    """Some of the rows of a log."""
+    return Rows(*(given[name][places] for name in "XARp"), places, int(given["k"]))
+
+
+def new_rows(given: Mapping[str, Any], part: str) -> New:
+    """The rows of a part, without what happened in them."""
+    return New(given["X"][given[part]], given[part])
+
+
+def used(started: "os.times_result") -> float:
+    """Seconds of processor time since then, by this process and its children."""
+    now = os.times()
+    return sum(
+        getattr(now, one) - getattr(started, one) for one in ("user", "system", "children_user", "children_system")
+    )
+
+
+def job() -> dict:
+    """What is asked for: the file named first on the command line."""
+    with open(sys.argv[1]) as file:
+        return json.load(file)
+
+
+def main(fits: Mapping[str, Fit], versions: Mapping[str, str], details: "Mapping[str, Any] | None" = None) -> None:
+    """Do the job and write what is to be told; details: what a fit leaves there is told as well."""
+    asked = job()
+    with np.load(asked["rows"]) as stored:
+        given = {name: stored[name] for name in stored.files}
+    warnings.simplefilter("ignore")  # of peers; a result that is not a number is found anyway
+    loaded, wall, cpu = peak(), time.perf_counter(), os.times()
+    told, actions = tune(fits[asked["fit"]], given, asked["trials"], asked["seed"])
+    told |= {"seconds": time.perf_counter() - wall, "cpu_seconds": used(cpu)}
+    told |= {"peak_bytes": peak(), "loaded_bytes": loaded, "versions": dict(versions), "details": dict(details or {})}
+    if actions is not None:
+        told["actions"] = actions.tolist()
+    with open(asked["out"], "w") as file:
+        json.dump(told, file)
+
+
+def peak() -> int:
+    """Most memory this process ever held, in bytes; getrusage would count its parent's before the start as well."""
+    with open("/proc/self/status") as file:
+        return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))

@@ -387,7 +387,7 @@ def test_only_supported_actions_are_served_and_counted_where_that_is_asked(polic
     assert lost > 0
     with served(careful, tmp_path, mode=Mode(supported_only=True)) as client:
         found = client.post("/recommend", {"rows": as_json(rows)}).json()["recommendations"]
-        told = client.get("/metrics").text
+        told = client.get("/metrics").body.decode()
     assert [(one["action"], one["runner_up"]) for one in found] == [(x["action"], x["runner_up"]) for x in expected]
     assert all(one["supported"] for one in found)
     assert f"ponn_restricted_total {lost}" in told

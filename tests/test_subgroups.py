@@ -122,7 +122,7 @@ def test_low_overlap_is_marked_where_it_is(world, corrections):
     marks = {one.level: one for one in value_by_group(h, log, "ward", corrections=corrections).groups}
     assert not marks["new"].policy.trusted
     assert not marks["new"].difference.trusted
-    assert "rows count as 0" in marks["new"].policy.warnings[0]
+    assert any("rows count as 0" in one for one in marks["new"].policy.warnings)
     assert marks["new"].logging.trusted
     assert marks["old"].policy.trusted
 

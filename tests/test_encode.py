@@ -563,3 +563,15 @@ def test_the_smallest_and_the_latest_values_do_not_break_anything() -> None:
     assert np.isfinite(encoding.design(rows_of(x=[0.0, 5e-324]))).all()
     latest = pa.array([2**63 - 1, 0, 1, 2], pa.int64()).cast(pa.timestamp("s"))
     assert len(Encoding.fit(log_of(x=latest)).features[0].level_names[0]) > 0
+
+
+def test_a_moment_at_midnight_is_said_as_a_day():
+    feature = Encoding.fit(ponn.read_log(dated_table(), action="a", reward="r")).features[0]
+    assert feature.say(20_230.0) == "2025-05-22"
+    assert feature.say(20_230.0 - 1e-9) == "2025-05-22"  # a cut between two days, as trees make them
+    assert feature.say(20_230.5) == "2025-05-22T12:00:00"
+
+
+def dated_table():
+    days = [np.datetime64("2025-01-01") + j for j in range(40)]
+    return pa.table({"seen": pa.array(days), "a": ["x", "y"] * 20, "r": [0.0, 1.0, 1.0, 0.0] * 10})

@@ -290,6 +290,9 @@ def test_roles_are_guessed_by_name_and_by_shape():
     assert found.minimize
     found = guess(patient_id=[j % 55 for j in range(n)], arm=regimen, outcome=survived)
     assert found.group == "patient_id"
+    found = guess(customer=[f"C{j % 55}" for j in range(n)], user_age=[j % 55 for j in range(n)], y=survived)
+    assert found.group == "customer"
+    assert guess(number=[j % 55 for j in range(n)], arm=regimen, y=survived).group is None
     assert guess(a=[1.5] * n) == guess(b=[2.5] * n)  # nothing to guess
 
 

@@ -156,7 +156,7 @@ def test_truncation_by_rule_or_by_hand_is_counted():
     cut = int((1 / by_hand.p > 5).sum())
     assert cut > 0
     assert by_hand.truncated.sum() == cut
-    assert any(note.startswith(f"{cut} weights above 5 were cut") for note in by_hand.notes)
+    assert any(note.startswith(f"Weights above 5 were cut to it in {cut} of") for note in by_hand.notes)
     assert by_hand.U(log) == pytest.approx(np.minimum(1 / by_hand.p, 5) * log.R)
 
 

@@ -244,6 +244,17 @@ def shorten(folder):
     path.write_text(path.read_text().replace("100000", "3"))
 
 
+def test_rows_without_an_outcome_are_left_out_at_a_click(browser, studio, log, tmp_path):
+    lines = log.read_text().splitlines()
+    (tmp_path / "gaps.csv").write_text("\n".join([*lines[:-1], lines[-1].rpartition(",")[0] + ","]) + "\n")
+    _, address = studio
+    with opened_page(browser, address) as page:
+        page.goto("/")
+        page.get_by_label("Upload a CSV").set_input_files(tmp_path / "gaps.csv")
+        page.get_by_role("button", name="Leave these rows out").click()
+        page.get_by_text("Yes: 699 rows, 2 actions").wait_for()
+
+
 def test_jobs_wait_for_their_turn(browser, studio, log):
     _, address = studio
     with opened_page(browser, address) as page:

@@ -185,7 +185,8 @@ class NumberFeature:
             return "true" if value else "false"
         if self.kind == DATE:
             moment = np.datetime64(0, "s") + np.timedelta64(round(np.clip(value, -FAR, FAR) * SECONDS_PER_DAY), "s")
-            return str(moment.astype("datetime64[D]") if value == round(value) else moment)
+            day = moment.astype("datetime64[D]")
+            return str(day if moment == day else moment)
         return f"{value:.6g}"
 
     def span(self, start: int, stop: int) -> str:

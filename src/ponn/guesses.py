@@ -34,6 +34,8 @@ REWARD_WORDS = LESS_WORDS | words_of(
     "reward outcome survived survival success recovered recovery converted conversion clicked click clicks revenue "
     "profit sales sale bought score result response passed improved cured y"
 )
+PEOPLE = words_of("patient customer client user visitor person household subject student pupil")
+NUMBERED = words_of("number no code name")  # what may stand beside them
 PROPENSITY_WORDS = words_of("propensity propensities pscore prob probability")
 
 
@@ -120,8 +122,10 @@ def reward_likeness(line: ColumnLine, table: pa.Table, last: bool) -> float:
 
 
 def group_likeness(line: ColumnLine) -> float:
-    """An identifier by name that repeats: several rows of one person."""
-    return float("id" in words_of(line.name) and not line.identifier and line.distinct > MOST_ACTIONS)
+    """An identifier or a person by name that repeats: several rows of one person."""
+    words = words_of(line.name)
+    by_name = "id" in words or (bool(words & PEOPLE) and words <= PEOPLE | NUMBERED)
+    return float(by_name and not line.identifier and line.distinct > MOST_ACTIONS)
 
 
 def is_share(column: pa.ChunkedArray) -> bool:

@@ -1,6 +1,7 @@
 """Pieces of a page: names that cannot break it, tables, and pictures with the table of their numbers behind them."""
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from ponn.drawing import safe, shortened
 
@@ -46,10 +47,10 @@ def columns_of(*parts: str) -> str:
     return f"<div class='figures'>{''.join(parts)}</div>"
 
 
-def folded(line: str, content: str, *, printed: bool = False) -> str:
-    """A line that opens; printed: on paper it is always open."""
+def folded(line: str, content: str, *, on_paper: Literal["nothing", "line", "all"] = "nothing") -> str:
+    """A line that opens; on_paper: how much of it is printed where nobody opened it."""
     shown = line if isinstance(line, Html) else name(line)
-    return f"<details{' class=printed' if printed else ''}><summary>{shown}</summary>{content}</details>"
+    return f"<details class='paper-{on_paper}'><summary>{shown}</summary>{content}</details>"
 
 
 def figure(svg: str, caption: str, hint: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

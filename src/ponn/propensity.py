@@ -96,7 +96,7 @@ def propensities(
     m = settings.m or ionides_truncation(len(log))
     cut = int((1 / p > m).sum())
     if cut:
-        notes.append(f"{cut} weights above {m:.4g} were cut to it ({cut / len(log):.2%} of the rows).")
+        notes.append(f"Weights above {m:.4g} were cut to it in {cut} of {len(log)} rows.")
     return Propensities(p, P, known, m, name, folds, tuple(notes))
 
 

@@ -117,7 +117,7 @@ def check(source: Any, **columns: Any) -> Check:
     draft = draft_log(**given.arguments)
     actions = count_actions(draft)
     if draft.log is None:
-        features = tuple(FeatureLine(one.name, one.kind, None, one.missing, one.type) for one in draft.profiles)
+        features = tuple(FeatureLine(one.name, one.kind, None, one.missing, "") for one in draft.profiles)
         why = " ".join(str(problem) for problem in draft.problems)
         return Check(draft.rows, actions, features, draft.notes, (), (), (), None, False, why)
     log = draft.log

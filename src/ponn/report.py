@@ -404,7 +404,8 @@ def action_told(grid: RelevanceGrid, a: int) -> str:
     if a >= MOST:
         return f"<p>{line}</p>"
     picture = scroll(relevance_bars(grid, grid.actions[a], grid, most=NAMED), "Relevance for this action")
-    return folded(Html(line), picture + table(RELEVANCE_COLUMNS, [relevance_row(grid, a, i) for i in kept]))
+    behind = picture + table(RELEVANCE_COLUMNS, [relevance_row(grid, a, i) for i in kept])
+    return folded(Html(line), behind, on_paper="line")
 
 
 # What it does ------------------------------------------------------------------------------------------------
@@ -609,9 +610,9 @@ def settings_section(found: Findings) -> str:
     report |= {f"version of {what}": one for what, one in found.versions.items()}
     return (
         f"<p>Method <b>{safe(policy.method)}</b>: {safe(about)}.</p>"
-        + folded(f"{len(settings)} settings", table(("setting", "value", "meaning"), settings), printed=True)
-        + folded("Learning", table(("what", "value"), list(flattened(policy.provenance))), printed=True)
-        + folded("This report", table(("what", "value"), list(report.items())), printed=True)
+        + folded(f"{len(settings)} settings", table(("setting", "value", "meaning"), settings), on_paper="all")
+        + folded("Learning", table(("what", "value"), list(flattened(policy.provenance))), on_paper="all")
+        + folded("This report", table(("what", "value"), list(report.items())), on_paper="all")
     )
 
 

@@ -56,6 +56,7 @@ def create_app(options: Options) -> FastAPI:
         Route("/readyz", service.ready),
         Route("/metrics", service.show_metrics),
         Route("/report", service.report),
+        Route("/favicon.ico", partial(page_file, "icon.svg", media_type="image/svg+xml")),
         Route("/docs", partial(page_file, "docs.html")),
         Route("/", partial(page_file, "index.html")),
     ]
@@ -79,11 +80,11 @@ async def healthy(_: Request) -> Response:
     return JSONResponse({"alive": True})
 
 
-async def page_file(name: str, _: Request) -> Response:
-    """A page of the package."""
+async def page_file(name: str, _: Request, media_type: str = "text/html") -> Response:
+    """A page of the package, or a picture."""
     if not (PAGE / name).is_file():
         raise RefusedError(404, "There is no such page.")
-    return FileResponse(PAGE / name, media_type="text/html")
+    return FileResponse(PAGE / name, media_type=media_type)
 
 
 async def told_as_json(_: Request, error: Exception) -> Response:

@@ -240,7 +240,7 @@ def summary_of(practice: Practice, log: ShardedLog, sums: Arrays, n: float) -> P
     """Step A's result in the form of a log in memory, of a single row: the least probable one."""
     cut, notes = int(sums["cut"].sum()), list(practice.notes)
     if cut:
-        notes.append(f"{cut} weights above {practice.m:.4g} were cut to it ({cut / n:.2%} of the rows).")
+        notes.append(f"Weights above {practice.m:.4g} were cut to it in {cut} of {n} rows.")
     known = np.array([log.known_propensities])
     return Propensities(sums["least"].reshape(1), None, known, practice.m, practice.model, 1, tuple(notes))
 

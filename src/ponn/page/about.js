@@ -47,7 +47,7 @@ export function facts(about) {
     ["Seed", made.seed],
     ["Version", made.versions?.ponn],
     ["Fingerprint", about.digest?.slice(0, 16)],
-    ["Notes", made.notes?.join(" ")],
+    ...(made.notes ?? []).map((note, at) => [at ? "" : "Notes", note]),
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
   const settings = Object.entries(about.settings ?? {}).map(([name, value]) => [name, JSON.stringify(value)]);
   return [terms(lines), make("details", { class: "more" }, make("summary", {}, "Every setting"), terms(settings))];

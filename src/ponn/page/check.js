@@ -2,11 +2,13 @@
 
 import { count, make, percent, plain, put, show } from "./dom.js";
 
-/** Draw the answer into a place. */
-export function drawCheck(place, found, roles) {
+const FLAGS = / \(drop_missing=True, --drop-missing\)/; // the remedy for those who type; here it is a button
+
+/** Draw the answer into a place. `leaveOut` is called when rows without action or outcome are to be left out. */
+export function drawCheck(place, found, roles, leaveOut) {
   put(
     place,
-    answer(found),
+    answer(found, leaveOut),
     actions(found, roles),
     list("Worth a look", found.suspicious, "warns"),
     list("What reading changed", found.notes),
@@ -14,9 +16,12 @@ export function drawCheck(place, found, roles) {
   );
 }
 
-function answer(found) {
-  const words = found.ready ? `Yes: ${found.why}` : `Not yet: ${found.why}`;
-  return make("div", { class: `verdict ${found.ready ? "good" : "bad"}` }, make("p", {}, make("b", {}, words)));
+function answer(found, leaveOut) {
+  const words = found.ready ? `Yes: ${found.why}` : `Not yet: ${found.why.replace(FLAGS, "")}`;
+  const remedy = !found.ready && FLAGS.test(found.why)
+    ? make("p", {}, make("button", { type: "button", class: "button", onclick: leaveOut }, "Leave these rows out"))
+    : null;
+  return make("div", { class: `verdict ${found.ready ? "good" : "bad"}` }, make("p", {}, make("b", {}, words)), remedy);
 }
 
 function actions(found, roles) {

@@ -123,6 +123,11 @@ export class ColumnsForm {
     return new Set(used).size < used.length ? "One column has two roles: give each role a column of its own." : null;
   }
 
+  /** Leave out rows without action or outcome. */
+  leaveOut() {
+    this.drop.click();
+  }
+
   /** The roles as the server takes them. */
   get roles() {
     const named = Object.fromEntries(

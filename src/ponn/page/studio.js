@@ -141,7 +141,7 @@ class Studio {
     try {
       const found = await post(`/studio/check?file=${encodeURIComponent(this.file.name)}`, roles);
       if (number !== this.checks) return;
-      drawCheck(place("check"), found, roles);
+      drawCheck(place("check"), found, roles, () => this.columns.leaveOut());
       place("learn-part").hidden = !found.ready;
     } catch (error) {
       if (number === this.checks) put(place("check"), make("p", { class: "problem" }, error.message));

@@ -138,7 +138,7 @@ def hillstrom(table: pa.Table, seed: int) -> World:
 
 # The warfarin cohort of the IWPC: the dose that suited a patient is known, hence the reward of every dose class.
 DOSE, LOW_DOSE, HIGH_DOSE = "Therapeutic Dose of Warfarin", 21.0, 49.0  # mg per week, as usual in this literature
-DOSE_CLASSES = ("low", "medium", "high")
+DOSE_CLASSES = ("1 low", "2 medium", "3 high")  # sorted, as actions of a log are
 WARFARIN_FEATURES = {
     "Gender": "gender",
     "Race": "race",

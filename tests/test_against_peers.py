@@ -271,6 +271,7 @@ def test_rejection_leaves_the_stated_propensities_and_the_other_half_untouched()
         expected, spread = p0[rows].sum(axis=0), np.sqrt((p0[rows] * (1 - p0[rows])).sum(axis=0))
         assert (np.abs(np.bincount(A[rows], minlength=3) - expected) < 4 * spread).all()
     assert len(world.test) == 10_000
+    assert world.log.R == pytest.approx(world.rewards[np.arange(len(world.log)), world.log.A])
     assert (world.propensities[world.test] == 1 / 3).all()
     assert world.log.p0 == pytest.approx(world.propensities[np.arange(len(world.log)), world.log.A])
 
@@ -295,7 +296,8 @@ def test_dose_classes_and_rewards():
     assert (world.rewards.sum(axis=1) == 1).all()
     assert set(world.log.X.column("age").to_pylist()) == {40.0, 90.0, 50.0}
     assert world.propensities.min() >= peer_worlds.UNIFORM_SHARE / 3
-    assert world.log.actions == tuple(sorted(peer_worlds.DOSE_CLASSES))
+    assert world.log.actions == peer_worlds.DOSE_CLASSES
+    assert world.log.R == pytest.approx(world.rewards[np.arange(len(world.log)), world.log.A])
 
 
 def test_real_tables_that_are_absent_are_told(tmp_path, capsys):

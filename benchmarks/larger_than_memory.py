@@ -2,19 +2,23 @@
 
 The log is made by known formulas, so the policy's true value is known; it is compared with that of a policy learned in
 memory from a sample. Every command is a fresh process tree whose memory is looked at all the time: `pss` counts pages
-that processes share once, `rss` counts them for each. Files are removed at the end.
+that processes share once, `rss` counts them for each. Files are removed at the end. With --folder a run that was
+stopped goes on where it was: with the files it had, after the commands it had finished, and in the middle of the one
+that it was in (whose seconds and memory are then those of the rest).
 
     r(a, x) = 1 / (1 + exp(1/2 - V_a . x)),   p0(a | x) = softmax(x W)
 """
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,9 +92,13 @@ class World:
         """Write a file."""
         rng = np.random.default_rng((self.seed, part.number))
         schema = self.rows(rng, 1).schema
-        with pq.ParquetWriter(f"{part.folder}/part-{part.number:04d}.parquet", schema, use_dictionary=False) as writer:
-            for start in range(0, part.rows, PART_ROWS):
-                writer.write_table(self.rows(rng, min(PART_ROWS, part.rows - start)))
+        file = Path(part.folder) / f"part-{part.number:04d}.parquet"
+        if not file.exists():
+            unfinished = file.with_suffix(".unfinished")
+            with pq.ParquetWriter(unfinished, schema, use_dictionary=False) as writer:
+                for start in range(0, part.rows, PART_ROWS):
+                    writer.write_table(self.rows(rng, min(PART_ROWS, part.rows - start)))
+            unfinished.replace(file)
         return {"rows": np.array(part.rows)}
 
 
@@ -138,6 +146,14 @@ def command(*arguments: Any) -> dict[str, Any]:
     return done | {"answer": "".join(answers), "told": told}
 
 
+def remembered(file: Path, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What was found, by this run or by an earlier one."""
+    if not file.exists():
+        found = do()
+        file.write_text(json.dumps(found))
+    return dict(json.loads(file.read_text()))
+
+
 def true_value(world: World, path: Path, seed: int) -> float:
     """What the policy is worth, on fresh rows, by the formulas."""
     rows = world.rows(np.random.default_rng((seed, 10**9)), 200_000)
@@ -149,7 +165,7 @@ def true_value(world: World, path: Path, seed: int) -> float:
 def measured(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Everything, in order."""
     world, log = World(given.seed), folder / "log"
-    log.mkdir()
+    log.mkdir(exist_ok=True)
     sizes = [min(FILE_ROWS, given.rows - first) for first in range(0, given.rows, FILE_ROWS)]
     with Local(given.workers) as engine:
         parts = [Part(number, rows, str(log)) for number, rows in enumerate(sizes)]
@@ -164,18 +180,23 @@ def measured(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     training = [word for one in given.set for word in ("--set", one)]
     engine_words = ("--engine", given.engine, "--workers", given.workers)
     policy, advice = folder / "policy.ponn", folder / "advice"
+    commands: dict[str, tuple[Any, ...]] = {
+        "check": ("check", log, *roles, *engine_words, "--json"),
+        "learn": ("learn", log, *roles, *training, *engine_words, "--out", policy, "--json"),
+        "evaluate": ("evaluate", policy, log, *engine_words, "--json"),
+        "recommend": ("recommend", policy, log, *engine_words, "--out", advice),
+    }
     runs = {
-        "check": command("check", log, *roles, *engine_words, "--json"),
-        "learn": command("learn", log, *roles, *training, *engine_words, "--out", policy, "--json"),
-        "evaluate": command("evaluate", policy, log, *engine_words, "--json"),
-        "recommend": command("recommend", policy, log, *engine_words, "--out", advice),
+        name: remembered(folder / f"{name}.json", lambda words=words: command(*words))
+        for name, words in commands.items()
     }
     values = {"on_disk": true_value(world, policy, given.seed)}
     if given.sample:
         sample = folder / "sample.parquet"
         pq.write_table(world.rows(np.random.default_rng((given.seed, 10**8)), given.sample), sample)
         small = folder / "small.ponn"
-        runs["learn in memory"] = command("learn", sample, *roles, *training, "--out", small, "--json")
+        words = ("learn", sample, *roles, *training, "--out", small, "--json")
+        runs["learn in memory"] = remembered(folder / "small.json", lambda: command(*words))
         values["in_memory"] = true_value(world, small, given.seed)
     return {
         "rows": given.rows,
@@ -207,17 +228,22 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=None, metavar="NAME=VALUE", help="settings of learning")
     parser.add_argument("--engine", default="local")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--folder", type=Path, help="where the log goes while this runs; default the temporary folder")
+    parser.add_argument("--folder", type=Path, help="a folder of its own for the log, removed at the end")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     given.set = ["epochs=60", "patience=8"] if given.set is None else given.set
     started = now()
-    folder = Path(tempfile.mkdtemp(dir=given.folder))
+    folder = given.folder or Path(tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["PONN_RUNS"] = str(folder / "runs")
     try:
         found = measured(folder, given)
-    finally:
-        shutil.rmtree(folder)
+    except BaseException:
+        if given.folder is None:
+            shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)
     found["bars"] = verdict(found)
     for line in found["passes"]:
         each = line["seconds"] / line["passes"]

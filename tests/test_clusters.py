@@ -1,8 +1,10 @@
 """Ray and Spark find what local processes find, also when a worker is killed. Real ones, on this machine."""
 
 import importlib.util
+import json
 import os
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -180,6 +182,36 @@ class TestSparkFrames:
             replace(found, shards=wrong).fit_encoding(Passes(found.holder), Settings())
         with pytest.raises(LogError, match="reward"):
             anysize.read_log(frame, **names(reward="word"))
+
+
+THROUGH_CONNECT = """
+import json, sys
+from pyspark.sql import SparkSession
+from ponn import anysize
+from ponn.clusters import OnSpark
+from ponn.engine import Passes
+from ponn.sharded import read_sharded
+from test_sharded import names
+session = SparkSession.builder.remote("local[2]").getOrCreate()
+frame = session.read.parquet(sys.argv[1]).coalesce(1)
+assert type(frame).__module__.startswith("pyspark.sql.connect")
+log = anysize.read_log(frame, **names())
+theirs = read_sharded(sys.argv[1], Passes(OnSpark()), shard_rows=700, **names())
+print(json.dumps([{str(action): one for action, one in found.survey.actions.items()} for found in (log, theirs)]))
+"""
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.skipif(bool(MISSING["spark"]), reason=MISSING["spark"])
+def test_spark_connect(folder, tmp_path):
+    """In a process of its own, as a process has either Spark or its Connect client."""
+    paths = os.pathsep.join(one for one in sys.path if one)
+    environment = os.environ | {"PYTHONPATH": paths, "PONN_RUNS": str(tmp_path)}
+    command = [sys.executable, "-c", THROUGH_CONNECT, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = {action: list(one) for action, one in opened(folder, Here()).survey.actions.items()}
+    assert json.loads(done.stdout.splitlines()[-1]) == [expected, expected]
 
 
 def test_missing_packages_are_told_with_the_line_that_installs_them(monkeypatch):

@@ -146,16 +146,24 @@ def spark_answers(table: Any) -> Iterator[tuple[int, Any]]:
 
 def next_row(rows: Iterator[Any]) -> Any:
     """The next answer; None when there are no more."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     try:
         return next(rows, None)
-    except (Py4JError, PySparkException) as error:
+    except spark_errors() as error:
         raise PonnError(
             f"Spark gave up on a shard: {one_line(error)}. Its log tells which machine failed. What was done "
             "before is kept: start the same command again."
         ) from error
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises; the client of Spark Connect comes without py4j."""
+    from pyspark.errors import PySparkException
+
+    try:
+        from py4j.protocol import Py4JError
+    except ImportError:
+        return (PySparkException,)
+    return (PySparkException, Py4JError)
 
 
 class SparkWork:

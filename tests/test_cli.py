@@ -1,11 +1,14 @@
-"""The command line as a user meets it: real processes, exit status, what goes to which stream."""
+"""The command line as a user meets it: exit status, what goes to which stream; in real processes where that matters."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
+
+from ponn.cli import main, ponn
 
 
 def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
@@ -13,6 +16,26 @@ def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *arguments], capture_output=True, text=True, cwd=cwd
     )
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    """The same in this process and in an empty folder: a new Python costs a second or more, and imports torch again."""
+    monkeypatch.chdir(tmp_path)
+    on_term = signal.getsignal(signal.SIGTERM)
+
+    def run_here(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["ponn", *arguments])
+        capsys.readouterr()
+        try:
+            main()
+            status = 0
+        except SystemExit as end:
+            status = end.code
+        return subprocess.CompletedProcess(arguments, status or 0, *capsys.readouterr())
+
+    yield run_here
+    signal.signal(signal.SIGTERM, on_term)
 
 
 def test_simulate_then_check(tmp_path):
@@ -30,19 +53,19 @@ def test_simulate_then_check(tmp_path):
     assert "\x1b[" not in found.stdout  # no colours where there is no terminal
 
 
-def test_check_json_is_one_object_and_nothing_else(tmp_path):
-    run("simulate", "kidney-stones", "--out", "log.parquet", "--known-propensity", cwd=tmp_path)
+def test_check_json_is_one_object_and_nothing_else(here, tmp_path):
+    here("simulate", "kidney-stones", "--out", "log.parquet", "--known-propensity")
     roles = ("--action", "treatment", "--reward", "success", "--propensity", "propensity")
-    found = run("check", "log.parquet", *roles, "--json", cwd=tmp_path)
+    found = here("check", "log.parquet", *roles, "--json")
     answer = json.loads(found.stdout)
     assert answer["rows"] == 700
     assert answer["ready"] is True
     assert answer["actions"][0] == {"action": "open surgery", "rows": 350, "mean_reward": 0.78}
 
 
-def test_a_log_that_is_not_ready_is_an_answer_not_an_error(tmp_path):
+def test_a_log_that_is_not_ready_is_an_answer_not_an_error(here, tmp_path):
     (tmp_path / "log.csv").write_text("x,a,r\n1,u,1\n2,v,1\n")
-    found = run("check", "log.csv", "--action", "a", "--reward", "r", "--json", cwd=tmp_path)
+    found = here("check", "log.csv", "--action", "a", "--reward", "r", "--json")
     assert found.returncode == 0
     answer = json.loads(found.stdout)
     assert answer["ready"] is False
@@ -62,17 +85,17 @@ def test_a_log_that_is_not_ready_is_an_answer_not_an_error(tmp_path):
         (("learm",), 2, "No such command 'learm'"),
     ],
 )
-def test_mistakes_are_told_without_traceback(tmp_path, arguments, status, message):
+def test_mistakes_are_told_without_traceback(here, tmp_path, arguments, status, message):
     (tmp_path / "log.csv").write_text("x,a,r\n1,u,1\n2,v,0\n")
-    done = run(*arguments, cwd=tmp_path)
+    done = here(*arguments)
     assert done.returncode == status
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 
 
-def test_learn_explain_recommend(tmp_path):
-    run("simulate", "breast-cancer", "--rows", "1500", "--out", "log.csv", cwd=tmp_path)
+def test_learn_explain_recommend(tmp_path, here):
+    here("simulate", "breast-cancer", "--rows", "1500", "--out", "log.csv")
     roles = ("--action", "regimen", "--reward", "survived")
     quick = ("--set", "hidden=(8,)", "--set", "epochs=15", "--set", "select=fdr")
     made = run("learn", "log.csv", *roles, *quick, "--out", "p.ponn", "--json", cwd=tmp_path)
@@ -83,10 +106,10 @@ def test_learn_explain_recommend(tmp_path):
     assert answer["rows"] == 1500
     assert answer["actions"] == ["AC", "ACT", "AT", "CAF", "CEF", "CMF"]
     assert "Step C" in made.stderr
-    told = json.loads(run("explain", "p.ponn", "--json", cwd=tmp_path).stdout)
+    told = json.loads(here("explain", "p.ponn", "--json").stdout)
     assert {"actions", "method", "settings", "relevance", "provenance"} <= set(told)
     assert len(told["relevance"]) == 6 * 14
-    assert "looks at" in run("explain", "p.ponn", cwd=tmp_path).stdout
+    assert "looks at" in here("explain", "p.ponn").stdout
     extra = ("--out", "advice.csv", "--probabilities", "--keep", "age")
     advice = run("recommend", "p.ponn", "log.csv", *extra, cwd=tmp_path)
     assert advice.returncode == 0, advice.stderr
@@ -94,33 +117,33 @@ def test_learn_explain_recommend(tmp_path):
     assert len(lines) == 1501
     assert lines[0].startswith('"age","action","probability","runner_up","expected_reward","supported","p_AC"')
     assert run("recommend", "p.ponn", "log.csv", cwd=tmp_path).stdout.splitlines()[0].startswith('"action"')
-    drawn = run("recommend", "p.ponn", "log.csv", "--sample", "--seed", "1", cwd=tmp_path)
-    assert drawn.stdout == run("recommend", "p.ponn", "log.csv", "--sample", "--seed", "1", cwd=tmp_path).stdout
+    drawn = here("recommend", "p.ponn", "log.csv", "--sample", "--seed", "1")
+    assert drawn.stdout == here("recommend", "p.ponn", "log.csv", "--sample", "--seed", "1").stdout
 
 
-def test_settings_on_the_command_line_are_checked(tmp_path):
+def test_settings_on_the_command_line_are_checked(here, tmp_path):
     (tmp_path / "log.csv").write_text("x,a,r\n" + "1.5,u,1\n2.5,v,0\n" * 20)
     roles = ("learn", "log.csv", "--action", "a", "--reward", "r")
     for wrong, message in (("lambda1", "has no value"), ("lamda1=3", "Did you mean 'lambda1'"), ("m=0", "from 1")):
-        done = run(*roles, "--set", wrong, cwd=tmp_path)
+        done = here(*roles, "--set", wrong)
         assert done.returncode == 1
         assert message in done.stderr
 
 
 @pytest.mark.parametrize("command", [(), ("check",), ("simulate",), ("learn",), ("recommend",), ("explain",)])
-def test_help_shows_examples(command):
-    done = run(*command, "--help")
+def test_help_shows_examples(here, command):
+    done = here(*command, "--help")
     assert done.returncode == 0
     assert "ponn " in done.stdout
 
 
-def test_nothing_is_left_behind_when_writing_fails(tmp_path):
-    run("simulate", "pendigits", "--out", "x.xlsx", cwd=tmp_path)
+def test_nothing_is_left_behind_when_writing_fails(here, tmp_path):
+    here("simulate", "pendigits", "--out", "x.xlsx")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_demo_tells_the_whole_story_as_json(tmp_path):
-    done = run("demo", "here", "--rows", "400", "--json", cwd=tmp_path)
+def test_demo_tells_the_whole_story_as_json(here, tmp_path):
+    done = here("demo", "here", "--rows", "400", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert list(told) == ["folder", "simulate", "check", "learn", "evaluate", "recommend"]
@@ -130,8 +153,8 @@ def test_demo_tells_the_whole_story_as_json(tmp_path):
     assert len((tmp_path / "here" / "recommendations.csv").read_text().splitlines()) == 401
 
 
-def test_json_of_recommend_wants_a_file(tmp_path):
-    done = run("recommend", "p.ponn", "rows.csv", "--json", cwd=tmp_path)
+def test_json_of_recommend_wants_a_file(here, tmp_path):
+    done = here("recommend", "p.ponn", "rows.csv", "--json")
     assert done.returncode == 2
     assert "--json wants --out FILE" in done.stderr
 
@@ -150,17 +173,13 @@ def test_completion_knows_the_commands(shell):
 
 
 def test_every_command_has_an_example():
-    from ponn.cli import ponn
-
     for name, command in ponn.commands.items():
         assert "Example" in command.help, name
         assert f"ponn {name}" in command.help, name
 
 
-def test_every_command_can_answer_in_json():
-    from ponn.cli import ponn
-
+def test_every_command_can_answer_in_json(here):
     for name, command in ponn.commands.items():
         assert "--json" in [flag for option in command.params for flag in option.opts], name
-    told = json.loads(run("completion", "bash", "--json").stdout)
-    assert told["source"].strip() == run("completion", "bash").stdout.strip()
+    told = json.loads(here("completion", "bash", "--json").stdout)
+    assert told["source"].strip() == here("completion", "bash").stdout.strip()

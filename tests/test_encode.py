@@ -573,5 +573,5 @@ def test_a_moment_at_midnight_is_said_as_a_day():
 
 
 def dated_table():
-    days = [np.datetime64("2025-01-01") + j for j in range(40)]
+    days = [date(2025, 1 + j % 9, 1 + j // 9) for j in range(40)]
     return pa.table({"seen": pa.array(days), "a": ["x", "y"] * 20, "r": [0.0, 1.0, 1.0, 0.0] * 10})

@@ -8,6 +8,7 @@ import hmac
 import os
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -64,7 +65,7 @@ class Gate:
 
     def refused(self, scope: Scope) -> RefusedError | None:
         """Why a request may not pass."""
-        if self.options.hosts is not None and host_of(scope) not in self.options.hosts:
+        if self.options.hosts is not None and without_port(header(scope, b"host")) not in self.options.hosts:
             return RefusedError(
                 421, "This server does not answer to that name; it would have to be started with --allow-host."
             )
@@ -84,7 +85,8 @@ class Gate:
             self.service.access.write(time.time(), "request", *asked, *scope.get("features", ()))
 
 
-def host_of(scope: Scope) -> str:
+@lru_cache(maxsize=64)  # most ask by the same name
+def without_port(host: bytes) -> str:
     """The name by which the server was asked, without the port."""
-    name = header(scope, b"host").decode("latin-1").lower()
+    name = host.decode("latin-1").lower()
     return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]

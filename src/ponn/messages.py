@@ -50,7 +50,11 @@ def to_json(value: Any, option: int | None = None) -> bytes:
 
 def header(scope: Scope, name: bytes) -> bytes:
     """A header of a request, empty where it is absent."""
-    return next((value for key, value in scope["headers"] if key == name), b"")
+    for key, value in scope["headers"]:
+        if key == name:
+            found: bytes = value
+            return found
+    return b""
 
 
 def wanted_type(scope: Scope, wanted: bytes) -> None:

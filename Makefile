@@ -74,6 +74,7 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/evaluation_cost.py
 	$(BIN)/python benchmarks/expected_interval_coverage.py
 	$(BIN)/python benchmarks/serving_load.py
+	$(BIN)/python benchmarks/passes_against_reading.py --engines local
 
 pictures: $(READY) browser  ## make the pictures of the guide again, by the tools themselves
 	$(BIN)/python docs/pictures.py

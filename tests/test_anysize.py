@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from ponn.evaluation import FixedAction, compare_policies, nuisances, value_on
 from ponn.scoring import Asked
 from ponn.shard_evaluation import compare_sharded
 from ponn.shard_scoring import recommend_directory
+from ponn.shard_steps import fit_practice, shard_relevance
 from ponn.sharded import read_sharded
 from test_sharded import names, table, write
 
@@ -324,6 +326,29 @@ def test_a_damaged_shard_is_named_and_mended_without_doing_the_rest_again(source
     again = Passes(Here(), tmp_path / "run")
     disk.fit_encoding(again, ponn.Settings())
     assert again.done[0].resumed == 2_000
+
+
+def test_a_full_disk_is_told_and_loses_nothing(folder, outcome, tmp_path):
+    """A limit on the size of files stands for a full disk: writing fails in the same place."""
+    disk, passes = opened(folder), Passes(Here(), tmp_path / "run")
+    encoding = disk.fit_encoding(passes, ponn.Settings())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
+    try:
+        with pytest.raises(PonnError, match=r"could not be kept in .*run.*Make room"):
+            shard_relevance(
+                disk, encoding, fit_practice(disk, encoding, passes, ponn.Settings()), passes, ponn.Settings()
+            )
+        with pytest.raises(PonnError, match=r"part-00\.parquet"):
+            recommend_directory(outcome.policy, folder, tmp_path / "out", Passes(Here()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    again = Passes(Here(), tmp_path / "run")
+    fit_practice(disk, disk.fit_encoding(again, ponn.Settings()), again, ponn.Settings())
+    assert [one.resumed for one in again.done if one.step == "levels"] == [4_000]
+    assert not list((tmp_path / "out").glob("*"))
+    recommend_directory(outcome.policy, folder, tmp_path / "out", Passes(Here()))
+    assert len(pq.read_table(tmp_path / "out")) == 4_000
 
 
 # Recommending --------------------------------------------------------------------------------------------

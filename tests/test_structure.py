@@ -9,7 +9,7 @@ import ponn
 
 SOURCE = Path(ponn.__file__).parent
 ORDER = (
-    *("errors", "settings", "source", "delimited", "files", "streams", "table", "profile", "roles", "rules"),
+    *("errors", "settings", "remote", "source", "delimited", "files", "streams", "table", "profile", "roles", "rules"),
     *("eligibility", "log", "encode", "engine", "clusters", "shards", "survey", "sharded", "frames", "propensity"),
     *("tally", "bounds", "discovery", "relevance", "pairs"),
     *("estimators", "intervals", "sensitivity", "readiness", "drawing", "charts"),

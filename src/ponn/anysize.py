@@ -24,6 +24,7 @@ from ponn.intervals import Estimate, LowOverlap
 from ponn.log import Log
 from ponn.policy import Policy
 from ponn.readiness import ActionCount, Check, FeatureLine
+from ponn.remote import is_folder, is_uri, place_of
 from ponn.scoring import Asked, Scored, write_recommendations
 from ponn.settings import Settings, method_named
 from ponn.shard_evaluation import compare_sharded
@@ -76,15 +77,18 @@ def passes_of(engine: EngineName, say: Tell | None, *what: Any) -> Iterator[Pass
 
 def is_directory(source: Any) -> bool:
     """Is it the path of a directory? What cannot be opened is none; the readers say what is wrong with it."""
+    if is_uri(source):
+        return is_folder(source)
     try:
-        return isinstance(source, str | os.PathLike) and Path(source) != Path() and Path(source).is_dir()
+        found = place_of(source) if isinstance(source, str | os.PathLike) else None
+        return isinstance(found, Path) and found != Path() and found.is_dir()
     except (OSError, ValueError):
         return False
 
 
 def is_large(source: Any) -> bool:
-    """Is it a directory with more data than should be in memory?"""
-    return is_directory(source) and unpacked_bytes(find_pieces(Path(source))) > SMALL_BYTES
+    """Is it a directory elsewhere, or with more data than should be in memory?"""
+    return is_directory(source) and (is_uri(source) or unpacked_bytes(find_pieces(place_of(source))) > SMALL_BYTES)
 
 
 def read_log(
@@ -98,6 +102,12 @@ def read_log(
     if is_frame(source):
         with passes_of(engine, progress, "read", str(source), plain_columns(columns)) as passes:
             return read_frame(source, passes, **plain_columns(columns))
+    if is_uri(source) and (lazy is False or not is_directory(source)):
+        raise PonnError(
+            f"{source} is not a folder of Parquet files that can stay where it is: expected the URI of a folder, and "
+            "not lazy=False. Copy other files to this machine."
+        )
+    source = place_of(source) if isinstance(source, str) and source.startswith("file://") else source
     if lazy and not is_directory(source):
         raise PonnError(f"lazy=True is for directories of Parquet files; {str(source)[:80]!r} is read into memory.")
     if not is_directory(source) or lazy is False or (lazy is None and engine is None and not is_large(source)):
@@ -263,7 +273,7 @@ def read_same_log(
 def as_directory(found: Log, source: Any) -> Log:
     """The log, which is known by its directory where it comes from one."""
     if is_directory(source):
-        found.__dict__["digest"] = directory_digest(Path(source))
+        found.__dict__["digest"] = directory_digest(place_of(source))
     return found
 
 
@@ -385,7 +395,7 @@ def check(source: Any, *, engine: EngineName = None, progress: Any = None, **col
     try:
         found = read_log(source, lazy=True, engine=engine, progress=progress, **columns)
     except LogError as problem:
-        rows = source.count() if is_frame(source) else sum(one.rows for one in find_pieces(Path(source)))
+        rows = source.count() if is_frame(source) else sum(one.rows for one in find_pieces(place_of(source)))
         return Check(rows, (), (), (), (), (), (), None, False, str(problem))
     assert isinstance(found, ShardedLog)
     return check_sharded(found)

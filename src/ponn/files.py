@@ -9,11 +9,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from ponn.delimited import read_csv, read_tsv
 from ponn.errors import PonnError, listing, one_line
+from ponn.remote import Place, files_below, is_uri, located, openable
 from ponn.source import COMPRESSIONS, Source, check_names, reading, text_buffer
 
 JSON_BLOCK = 1 << 30  # JSON lines up to this size are parsed as one block, so that types come from every row
@@ -88,7 +90,7 @@ def read_parquet_directory(path: Path) -> pa.Table:
 class Part:
     """One Parquet file of a directory, and the columns that its folders stand for."""
 
-    file: Path
+    file: Place
     folders: dict[str, pa.Scalar]
 
     def complete(self, table: pa.Table) -> pa.Table:
@@ -98,22 +100,32 @@ class Part:
         return table
 
 
-def parquet_parts(path: Path) -> list[Part]:
+def parquet_parts(path: Place) -> list[Part]:
     """The Parquet files below a directory in order of their names, if their columns agree."""
     import pyarrow.dataset as ds
 
-    found = (file for file in path.rglob("*.parquet") if file.is_file())
-    files = sorted(file for file in found if not hidden(file.relative_to(path)))
+    files = parquet_files(path)
     if not files:
         raise PonnError(f"{path} is a directory without *.parquet files.")
     first = read_schema(files[0])
     for file in files[1:]:
         compare_schemas(files[0], first, file, read_schema(file))
     hive = ds.partitioning(flavor="hive")
-    names = [str(file) for file in files]
-    dataset = ds.dataset(names, format="parquet", partitioning=hive, partition_base_dir=str(path), schema=None)
+    system, base = located(str(path)) if is_uri(path) else (None, str(path))
+    names = [located(str(file))[1] if is_uri(file) else str(file) for file in files]
+    dataset = ds.dataset(names, format="parquet", partitioning=hive, partition_base_dir=base, filesystem=system)
     types = {field.name: field.type for field in dataset.schema if field.name not in first.names}
     return [Part(file, folders_of(one, types)) for file, one in zip(files, dataset.get_fragments(), strict=True)]
+
+
+def parquet_files(path: Place) -> list[Place]:
+    """The Parquet files below a directory, in order, without those that writers use for themselves."""
+    if isinstance(path, str):
+        start = len(urlsplit(path).path.rstrip("/")) + 1
+        below = {file: Path(urlsplit(file).path[start:]) for file in files_below(path)}
+        return [file for file, name in below.items() if name.suffix == ".parquet" and not hidden(name)]
+    found = (file for file in path.rglob("*.parquet") if file.is_file())
+    return sorted(file for file in found if not hidden(file.relative_to(path)))
 
 
 def folders_of(fragment: Any, types: dict[str, pa.DataType]) -> dict[str, pa.Scalar]:
@@ -129,15 +141,15 @@ def hidden(path: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.parts)
 
 
-def read_schema(path: Path) -> pa.Schema:
+def read_schema(path: Place) -> pa.Schema:
     """The schema of one Parquet file."""
     import pyarrow.parquet as pq
 
     with reading(path, "Parquet"):
-        return pq.read_schema(path)
+        return pq.read_schema(openable(path))
 
 
-def compare_schemas(first: Path, expected: pa.Schema, path: Path, seen: pa.Schema) -> None:
+def compare_schemas(first: Place, expected: pa.Schema, path: Place, seen: pa.Schema) -> None:
     """All files of a directory must have the same columns and types."""
     if seen.equals(expected):
         return

@@ -17,6 +17,7 @@ from ponn.engine import Arrays, Passes, digest
 from ponn.errors import PonnError, listing
 from ponn.files import Part, hidden
 from ponn.policy import Policy
+from ponn.remote import is_uri, place_of
 from ponn.scoring import Asked, Scored, by_column, write_scored
 from ponn.shards import TYPES, FileShard, Piece, find_pieces, shards_of
 from ponn.streams import Stream, stream_parquet_parts
@@ -53,7 +54,10 @@ class Scoring:
 
     def target(self, shard: FileShard) -> Path:
         """Where the recommendations for a file go: the same place below `out`."""
-        return Path(self.out) / Path(shard.pieces[0].file).relative_to(self.rows)
+        file = shard.pieces[0].file
+        return Path(self.out) / (
+            file.removeprefix(self.rows).lstrip("/") if is_uri(file) else relative(file, self.rows)
+        )
 
     def mark(self, shard: FileShard) -> str:
         """What a complete file carries."""
@@ -70,11 +74,17 @@ class Scoring:
         return found.get(MARK.encode()) == self.mark(shard).encode()
 
 
+def relative(file: str, folder: str) -> Path:
+    """A file's path below a folder."""
+    return Path(file).relative_to(Path(place_of(folder)))
+
+
 def opened(piece: Piece) -> Stream:
     """The rows of one file, with the columns of its folders."""
     piece.check_unchanged()
     folders = {name: pa.scalar(value, TYPES[type]) for name, value, type in piece.folders}
-    return stream_parquet_parts(Path(piece.file), [Part(Path(piece.file), folders)])
+    place = place_of(piece.file)
+    return stream_parquet_parts(place, [Part(place, folders)])
 
 
 def recommend_directory(
@@ -88,7 +98,7 @@ def recommend_directory(
     started = time.perf_counter()
     light = replace(policy, relevance=(), evaluation=None)
     work = Scoring(light, asked or Asked(), str(rows), str(out))
-    shards = shards_of(find_pieces(Path(rows)), rows=1 << 62, across_files=False)
+    shards = shards_of(find_pieces(place_of(rows)), rows=1 << 62, across_files=False)
     check_empty(Path(out), [work.target(one) for one in shards])
     left = [one for one in shards if not work.is_done(one)]
     surprises, support = Counter[tuple[str, str]](), np.zeros((0, 3), int)

@@ -19,6 +19,7 @@ from ponn.engine import Arrays, Engine, Passes, Shard
 from ponn.errors import LogError, PonnError
 from ponn.log import Columns, Log, as_names, check_columns, check_features, feature_notes, why_set_aside
 from ponn.profile import numbers
+from ponn.remote import place_of
 from ponn.roles import (
     Rows,
     action_labels,
@@ -273,10 +274,10 @@ def read_sharded(
     path: str | os.PathLike[str], passes: Passes, *, shard_rows: int | None = None, **given: Any
 ) -> ShardedLog:
     """A directory of Parquet files as a log on disk, by one pass over its shards; keywords as in `read_log`."""
-    pieces = find_pieces(Path(path))
+    pieces = find_pieces(place_of(path))
     shards = shards_of(pieces, shard_rows or usual_rows(pieces))
     names = checked_names(str(path), schema_of(pieces[0]), given)
-    return surveyed(str(path), shards, names, passes, given, directory_digest(Path(path)))
+    return surveyed(str(path), shards, names, passes, given, directory_digest(place_of(path)))
 
 
 Names = tuple[Columns, tuple[str, ...], tuple[float, float] | None]
@@ -301,8 +302,8 @@ def surveyed(
 
 def schema_of(piece: Piece) -> pa.Schema:
     """The columns of a file and of its folders."""
-    with reading(Path(piece.file), "Parquet"):
-        schema = open_parquet(Path(piece.file)).schema_arrow
+    with reading(piece.file, "Parquet"):
+        schema = open_parquet(place_of(piece.file)).schema_arrow
     for name, _, type in piece.folders:
         schema = schema.append(pa.field(name, TYPES[type]))
     return schema

@@ -5,11 +5,9 @@ the same order fall into the same parts however they are cut into shards.
 """
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ import pyarrow as pa
 
 from ponn.errors import PonnError
 from ponn.files import Part, parquet_parts
+from ponn.remote import Place, openable, opened, place_of, stamp_of
 from ponn.source import Source, reading
 from ponn.streams import open_parquet
 from ponn.table import check_sound, plain
@@ -43,7 +42,7 @@ class Piece:
     def tables(self, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Tables of at most PIECE_ROWS rows in plain types, each with the number of its first row in the piece."""
         self.check_unchanged()
-        part = Part(Path(self.file), {name: pa.scalar(value, TYPES[type]) for name, value, type in self.folders})
+        part = Part(place_of(self.file), {name: pa.scalar(value, TYPES[type]) for name, value, type in self.folders})
         wanted = [name for name in columns if name not in part.folders]
         row = 0
         with reading(part.file, "Parquet"):
@@ -55,8 +54,8 @@ class Piece:
 
     def check_unchanged(self) -> None:
         """A file that was written again in the meantime has other rows than the ones looked at."""
-        with reading(Path(self.file), "Parquet"):
-            if stamp_of(self.file) != self.stamp:
+        with reading(self.file, "Parquet"):
+            if stamp_of(place_of(self.file)) != self.stamp:
                 raise PonnError(f"{self.file} changed while it was used. Start again, when nothing writes to it.")
 
 
@@ -82,13 +81,7 @@ class FileShard:
         return f"{first.file} (row groups {first.groups[0]} to {first.groups[-1]}){more}"
 
 
-def stamp_of(file: str) -> tuple[int, int]:
-    """Size and time of a file."""
-    found = os.stat(file)
-    return found.st_size, found.st_mtime_ns
-
-
-def find_pieces(path: Path) -> list[Piece]:
+def find_pieces(path: Place) -> list[Piece]:
     """The row groups of all Parquet files below a directory, in order."""
     import pyarrow.parquet as pq
 
@@ -97,9 +90,9 @@ def find_pieces(path: Path) -> list[Piece]:
         for part in parquet_parts(path):
             folders = tuple((name, value.as_py(), str(value.type)) for name, value in part.folders.items())
             file, before = str(part.file), 0
-            stamp = stamp_of(file)
+            stamp = stamp_of(part.file)
             with reading(part.file, "Parquet"):
-                metadata = pq.read_metadata(part.file)
+                metadata = pq.read_metadata(openable(part.file))
             for group in range(metadata.num_row_groups):
                 rows = metadata.row_group(group).num_rows
                 found.append(Piece(file, folders, (group,), rows, first, before, stamp))
@@ -145,24 +138,24 @@ def unpacked_bytes(pieces: Iterable[Piece]) -> int:
         groups.setdefault(one.file, []).extend(one.groups)
     total = 0
     for file, some in groups.items():
-        with reading(Path(file), "Parquet"):
-            metadata = pq.read_metadata(file)
+        with reading(file, "Parquet"):
+            metadata = pq.read_metadata(openable(place_of(file)))
         total += sum(metadata.row_group(group).total_byte_size for group in some)
     return total
 
 
-def directory_digest(path: Path) -> str:
+def directory_digest(path: Place) -> str:
     """A fingerprint of a directory of Parquet files, the same whether its rows are in memory or on disk.
 
     It is made of the files' footers, which hold the place, size and range of every column.
     """
     found = hashlib.blake2b(digest_size=16)
     for name in dict.fromkeys(one.file for one in find_pieces(path)):
-        with reading(Path(name), "Parquet"), open(name, "rb") as file:
-            size = file.seek(-8, os.SEEK_END) + 8
-            length = int.from_bytes(file.read(4), "little")
-            file.seek(-min(8 + length, size), os.SEEK_END)
-            found.update(file.read())
+        with reading(name, "Parquet"), opened(place_of(name)) as file:
+            size = file.size()
+            length = int.from_bytes(file.read_at(4, size - 8), "little")
+            first = max(size - 8 - length, 0)
+            found.update(file.read_at(size - first, first))
     return found.hexdigest()
 
 

@@ -46,7 +46,7 @@ def check_names(source: str, names: Iterable[Any]) -> None:
 
 
 @contextmanager
-def reading(path: Path, what: str) -> Iterator[None]:
+def reading(path: Path | str, what: str) -> Iterator[None]:
     """Turn whatever a reader raises into one clear error."""
     try:
         yield

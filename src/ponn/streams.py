@@ -26,6 +26,7 @@ from ponn.files import (
     parse_json_lines,
     read_schema,
 )
+from ponn.remote import Place, openable
 from ponn.source import COMPRESSIONS, check_names, check_utf8, reading
 
 PIECE_BYTES = 4 << 20  # text read at a time: some thousand rows
@@ -93,22 +94,22 @@ def stream_parquet(path: Path, _texts: Collection[str]) -> Stream:
     return stream_parquet_parts(path, [Part(path, {})])
 
 
-def stream_parquet_parts(path: Path, parts: Sequence[Part]) -> Stream:
+def stream_parquet_parts(path: Place, parts: Sequence[Part]) -> Stream:
     """Parquet files one after the other."""
     import pyarrow.parquet as pq
 
     with reading(path, "Parquet"):
-        rows = sum(pq.read_metadata(part.file).num_rows for part in parts)
+        rows = sum(pq.read_metadata(openable(part.file)).num_rows for part in parts)
         schema = parts[0].complete(read_schema(parts[0].file).empty_table()).schema
     check_names(str(path), schema.names)
     return Stream(str(path), schema, rows, lambda columns: parquet_pieces(parts, columns))
 
 
-def open_parquet(path: Path) -> Any:
+def open_parquet(path: Place) -> Any:
     """A Parquet file whose columns are read a little at a time, not a row group at once."""
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(path, buffer_size=COLUMN_BYTES, pre_buffer=False)
+    return pq.ParquetFile(openable(path), buffer_size=COLUMN_BYTES, pre_buffer=False)
 
 
 def parquet_pieces(parts: Sequence[Part], columns: Sequence[str]) -> Iterator[pa.Table]:

@@ -216,6 +216,8 @@ def test_drawn_rows_take_every_feature_whole_from_one_of_two_rows(monkeypatch):
     assert np.array_equal(drawn, drawn_rows(ground))
     monkeypatch.setattr(robust, "ENOUGH_ROWS", 250)
     assert len(drawn_rows(ground)) == 50
+    monkeypatch.setattr(robust, "MOST_PROMISES", 90)
+    assert len(drawn_rows(ground)) == 30
     monkeypatch.setattr(robust, "ENOUGH_ROWS", 100)
     assert len(drawn_rows(ground)) == 0
 

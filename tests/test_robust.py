@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import ponn
+from ponn import robust
 from ponn.encode import Encoding
 from ponn.estimators import doubly_robust, terms
 from ponn.models import greedy
-from ponn.robust import choose_selection, fewest_of_the_best, learn_robust, masks_of, prepare_ground
+from ponn.robust import choose_selection, drawn_rows, fewest_of_the_best, learn_robust, masks_of, prepare_ground
 from ponn.settings import settings_of
 from ponn.synthetic import synthetic
 
@@ -200,6 +201,25 @@ def test_a_rule_that_was_asked_for_is_used():
     chosen = choose_selection(asked, 1)
     assert (chosen.settings.select, chosen.settings.fdr, chosen.losses) == ("fdr", 0.5, {})
     assert choose_selection(ground_of(log, relevance=False), 1).whole is None
+
+
+def test_drawn_rows_take_every_feature_whole_from_one_of_two_rows(monkeypatch):
+    log = synthetic(rows=200, features=6, actions=3, relevant=2, categorical=0.5, missing=0.2, seed=1).log
+    ground = prepare_ground(log, Encoding.fit(log), settings_of("ponn-dr", **QUICK), 0)
+    drawn, owner = drawn_rows(ground), ground.encoding.owner
+    assert drawn.shape == (robust.MOST_DRAWN * 200, ground.rows.X.shape[1])
+    for i in range(owner.max() + 1):
+        seen = {tuple(row) for row in ground.rows.X[:, owner == i].tolist()}
+        assert {tuple(row) for row in drawn[:, owner == i].tolist()} <= seen
+    rows = {tuple(row) for row in ground.rows.X.tolist()}
+    assert np.mean([tuple(row) not in rows for row in drawn.tolist()]) > 0.9
+    assert np.array_equal(drawn, drawn_rows(ground))
+    monkeypatch.setattr(robust, "ENOUGH_ROWS", 250)
+    assert len(drawn_rows(ground)) == 50
+    monkeypatch.setattr(robust, "MOST_PROMISES", 90)
+    assert len(drawn_rows(ground)) == 30
+    monkeypatch.setattr(robust, "ENOUGH_ROWS", 100)
+    assert len(drawn_rows(ground)) == 0
 
 
 def test_of_rules_that_predict_as_well_the_smallest_is_taken():

@@ -41,7 +41,11 @@ OWN_RATES, POOLED_RATES = (0.01, 0.1), (0.001, 0.1)  # tried for the test of rel
 SCREENING: dict[str, Any] = {"trees": 20, "leaf": 3}  # of the forest that compares selections
 SCREENING_FOLDS = 2
 STUDENT_DROPOUT = 0.1  # of the small network: what it learns has less noise than outcomes
-STUDENT_EPOCHS = 2  # times those of a reward network
+STUDENT_EPOCHS = 2  # times those of a reward network, where it has no more rows than that
+# Rows that the small network learns from, where the log has fewer: the rest is drawn, at most MOST_DRAWN times the log.
+# On one log of 3,500 rows whose rewards are steps it agreed with the stack on 78 % of new rows without, on 92 % with.
+ENOUGH_ROWS, MOST_DRAWN = 20_000, 4
+MOST_PROMISES = 100_000  # drawn rows times actions: what the stack has to predict for them takes its time
 WORTH_PROCESSES = 15_000  # rows times actions from which on processes save more time than they take to start
 VALUE_EPOCHS = (3, 10)  # passes over the scores that are tried after imitation
 VALUE_STEP = 0.1  # of the learning rate
@@ -95,12 +99,13 @@ def learn_robust(log: Log, encoding: Encoding, settings: Settings, seed: int, wo
     chosen = choose_selection(ground, workers)
     ground = replace(ground, settings=chosen.settings)
     say("Reward models on the features kept, cross-fitted and stacked")
-    stack = fit_stack(ground, chosen, workers)
+    drawn = drawn_rows(ground)
+    stack = fit_stack(ground, chosen, drawn, workers)
     G = doubly_robust_scores(stack.honest, ground.rows.A, ground.rows.R, ground.step_a.weights)
     say("Step C: one small network against the doubly robust scores")
     columns = union(masks_of(chosen.whole, ground))
     epochs, tried = choose_value_epochs(ground, stack, G, columns)
-    policy, promised = distilled(ground, stack, G, columns, epochs)
+    policy, promised = distilled(ground, stack, G, columns, drawn, epochs)
     worth = policy_value(greedy(stack.honest, log.eligible), G, ground.rows.weight)
     error = standard_error(worth.psi, ground.group)
     return Robust(
@@ -120,7 +125,7 @@ def learn_robust(log: Log, encoding: Encoding, settings: Settings, seed: int, wo
             "value_epochs": epochs,
             "value_gains": tried,
             "folds": ground.folds,
-            "distillation_loss": distillation_loss(policy, ground.rows.X, stack.everywhere),
+            "distillation_loss": distillation_loss(policy, ground.rows.X, stack.everywhere[: len(log)]),
         },
         ground.step_a.notes,
     )
@@ -248,9 +253,23 @@ def masks_of(selected: Relevance | None, ground: Ground) -> np.ndarray:
     return np.broadcast_to(f.any(axis=0), f.shape) if ground.settings.pooled else f
 
 
-def fit_stack(ground: Ground, chosen: Selection, workers: int) -> Stack:
-    """All kinds of reward models, cross-fitted and stacked."""
-    parts = [part_of(ground, number, one, ground.rows.X) for number, one in enumerate(chosen.by_fold)]
+def drawn_rows(ground: Ground) -> np.ndarray:
+    """Rows that take each feature from one of two rows of the log, for the small network alone (Bucila et al. 2006).
+
+    The stack says what they promise, so that a small log can teach the network all that the stack has learned.
+    """
+    X, owner, n = ground.rows.X, ground.encoding.owner, len(ground.rows.A)
+    m = max(0, min(MOST_DRAWN * n, ENOUGH_ROWS - n, MOST_PROMISES // ground.rows.k))
+    rng = np.random.default_rng((ground.seed, m))
+    one, two = rng.integers(n, size=(2, m))
+    first = rng.random((m, len(ground.encoding.features))) < 0.5  # [m, d]
+    return np.where(first[:, owner], X[one], X[two])  # [m, D]
+
+
+def fit_stack(ground: Ground, chosen: Selection, drawn: np.ndarray, workers: int) -> Stack:
+    """All kinds of reward models, cross-fitted and stacked; they predict the drawn rows as well."""
+    X_new = np.concatenate([ground.rows.X, drawn])
+    parts = [part_of(ground, number, one, X_new) for number, one in enumerate(chosen.by_fold)]
     return stacked(ground.rows, ground.fold, cross_fit(parts, list(MEMBERS), workers))
 
 
@@ -273,12 +292,16 @@ class Lesson:
         return replace(self, X=self.X[rows], r=self.r[rows], G=self.G[rows], weight=self.weight[rows])
 
 
-def lesson(ground: Ground, r: np.ndarray, G: np.ndarray, columns: np.ndarray) -> Lesson:
-    """Rows, rewards and scores in single precision."""
-    s = ground.settings
+def lesson(
+    ground: Ground, r: np.ndarray, G: np.ndarray, columns: np.ndarray, drawn: np.ndarray | None = None
+) -> Lesson:
+    """Rows, rewards and scores in single precision; drawn rows come last, have rewards and no scores."""
+    s, X, weight = ground.settings, ground.rows.X, ground.rows.weight
     plan = replace(plan_of(s, ground.seed), dropout=min(s.dropout, STUDENT_DROPOUT), epochs=STUDENT_EPOCHS * s.epochs)
-    X, weight = ground.rows.X[:, columns], ground.rows.weight
-    return Lesson(tensor(X), tensor(r), tensor(G), tensor(weight), plan, s.temperature)
+    if drawn is not None and len(drawn):
+        X, weight = np.concatenate([X, drawn]), np.concatenate([weight, np.ones(len(drawn))])
+        plan = replace(plan, epochs=s.epochs, dropout=0.0)
+    return Lesson(tensor(X[:, columns]), tensor(r), tensor(G), tensor(weight), plan, s.temperature)
 
 
 def taught_rewards(given: Lesson) -> HeadNetwork:
@@ -330,14 +353,16 @@ def eligible_in(log: Log, rows: np.ndarray) -> np.ndarray | None:
     return None if log.eligible is None else log.eligible[rows]
 
 
-def distilled(ground: Ground, stack: Stack, G: np.ndarray, columns: np.ndarray, epochs: int) -> tuple[Heads, Heads]:
+def distilled(
+    ground: Ground, stack: Stack, G: np.ndarray, columns: np.ndarray, drawn: np.ndarray, epochs: int
+) -> tuple[Heads, Heads]:
     """The policy, and the rewards it promises."""
-    given = lesson(ground, stack.everywhere, G, columns)
+    given = lesson(ground, stack.everywhere, G, columns, drawn)
     network = taught_rewards(given)
     promised = network.model(columns, given.T, promises=True)
     if not epochs:
         return promised, promised
-    go_on_by_value(network, given, epochs)
+    go_on_by_value(network, given.take(torch.arange(len(G))), epochs)
     return network.model(columns, given.T, promises=False), promised
 
 

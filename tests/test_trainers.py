@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -131,6 +132,18 @@ def test_a_team_reads_every_shard_once_per_pass(disk):
             passes.setdefault(at.turn, []).append(1)
         assert len(set(seen.shards)) > len(disk.shards) / 2  # other shards in every pass
     assert {sum(one) for one in passes.values()} == {len(disk.shards)}
+
+
+def test_a_team_larger_than_the_number_of_shards_has_rows_for_everyone(disk):
+    """In a thread that is left behind, as a process without rows would look for some for ever."""
+    stream = streamed(disk, LONG)[0].stream
+    found = []
+    for rank in range(3):
+        parts = interleaved(disk.shards[:1], stream.work, 0, Team(rank, 3), Position())
+        reader = threading.Thread(target=lambda parts=parts: found.append(next(parts)[0].turn), daemon=True)
+        reader.start()
+        reader.join(timeout=30)
+    assert sorted(found) == [0, 1, 2]
 
 
 # Several processes ---------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""Ray and Spark find what local processes find, also when a worker is killed. Real ones, on this machine."""
+"""Ray and Spark find what local processes find, also when a worker is killed. Real ones, on this machine.
+
+The Makefile gives a file to one process, so that one Ray and one Spark serve all tests.
+"""
 
 import importlib.util
 import json
@@ -62,8 +65,8 @@ def spark(workers_find_tests):
     yield from started("spark")
 
 
-@pytest.fixture(params=[pytest.param(one, marks=pytest.mark.xdist_group(one)) for one in ("ray", "spark")])
-def cluster(request):  # a group runs in one process: one Ray and one Spark for all tests
+@pytest.fixture(params=["ray", "spark"])
+def cluster(request):
     return request.getfixturevalue(request.param)
 
 
@@ -106,7 +109,6 @@ class TestOnClusters:
         assert values[0] == values[1]
 
 
-@pytest.mark.xdist_group("ray")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 class TestFaultsOnRay:
     def test_a_killed_worker_changes_nothing(self, ray, folder, tmp_path, monkeypatch):
@@ -132,7 +134,6 @@ class TestFaultsOnRay:
             Trainers(99, ray, there)(*streamed(disk, LONG))
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 class TestSparkFrames:
     ROLES = names(propensity="known", ignore=["person", "day", "heavy"])
@@ -201,7 +202,6 @@ print(json.dumps([{str(action): one for action, one in found.survey.actions.item
 """
 
 
-@pytest.mark.xdist_group("spark")
 @pytest.mark.skipif(bool(MISSING["spark"]), reason=MISSING["spark"])
 def test_spark_connect(folder, tmp_path):
     """In a process of its own, as a process has either Spark or its Connect client."""

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 from ponn.checkpoint import Checkpoint
@@ -24,6 +25,7 @@ from ponn.train import Candidate, Epoch, Problem, Progress, Trained, train
 
 RESTARTS = 3  # torchrun counts the ones of its first meeting as well: fewer were not enough
 LOOKED_AT = 0.5  # seconds between looks at how far training is
+PATIENCE = timedelta(seconds=120)  # of a process for the others: a team that was started again may miss one another
 TOLD = 2_000  # characters of a launcher's output in an error
 
 
@@ -194,7 +196,7 @@ def main() -> None:
     from torch import distributed
 
     threading.Thread(target=end_with_the_starter, daemon=True).start()
-    distributed.init_process_group("gloo")
+    distributed.init_process_group("gloo", timeout=PATIENCE)
     work_on({"folder": sys.argv[1]})
     distributed.destroy_process_group()
 

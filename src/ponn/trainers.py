@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 
 from ponn.checkpoint import Checkpoint
@@ -23,9 +22,10 @@ from ponn.errors import PonnError
 from ponn.team import Team
 from ponn.train import Candidate, Epoch, Problem, Progress, Trained, train
 
-RESTARTS = 3  # torchrun counts the ones of its first meeting as well: fewer were not enough
+RESTARTS = 8  # torchrun counts those of teams that did not meet as well: three were not enough
 LOOKED_AT = 0.5  # seconds between looks at how far training is
-PATIENCE = timedelta(seconds=120)  # of a process for the others: a team that was started again may miss one another
+PATIENCE = 30.0  # seconds to meet the others: processes that were started again sometimes miss one another
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}  # torchrun's stay on this machine
 TOLD = 2_000  # characters of a launcher's output in an error
 
 
@@ -127,7 +127,7 @@ def by_torchrun(folder: Folder, count: int) -> str:
     path = os.pathsep.join(one for one in sys.path if one)
     done = subprocess.Popen(
         [*command, str(folder.path)],
-        env=os.environ | ONE_THREAD | {"PYTHONPATH": path},
+        env=LOOPBACK | os.environ | ONE_THREAD | {"PYTHONPATH": path},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -196,7 +196,12 @@ def main() -> None:
     from torch import distributed
 
     threading.Thread(target=end_with_the_starter, daemon=True).start()
-    distributed.init_process_group("gloo", timeout=PATIENCE)
+    given_up = threading.Timer(PATIENCE, os._exit, (1,))  # gloo may wait for ever, whatever timeout it is given
+    given_up.daemon = True
+    given_up.start()
+    distributed.init_process_group("gloo")
+    Team.current().meet()
+    given_up.cancel()
     work_on({"folder": sys.argv[1]})
     distributed.destroy_process_group()
 

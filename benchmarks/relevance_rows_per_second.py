@@ -87,17 +87,21 @@ class OnlyRead:
         return {"rows": np.array(sum(len(table) for piece in shard.pieces for _, table in piece.tables(self.names)))}
 
 
-def start_workers(folder: Path) -> Local:
-    """Processes that have read a little already: starting them is not part of what is measured."""
+def start_workers(folder: Path, d: int, k: int) -> Local:
+    """Processes that have loaded their modules and tallied a little: starting them is not part of what is measured."""
     engine = Local(PROCESSES)
     first = [FileShard((one,)) for one in find_pieces(folder)[:PROCESSES]]
-    list(map_shards(OnlyRead(("action",)), first, engine=engine))
+    list(map_shards(tally_sums(first[0].rows, d, k), first, engine=engine))
     return engine
 
 
+def tally_sums(n: int, d: int, k: int) -> TallySums:
+    """Step B of the rows of a shard."""
+    return TallySums(reader(d, k), known_encoding(n, d), Practice(None, np.inf, 0))
+
+
 def ours(folder: Path, n: int, d: int, k: int, engine: Local) -> None:
-    work = TallySums(reader(d, k), known_encoding(n, d), Practice(None, np.inf, 0))
-    parts = map_shards(work, shards_of(find_pieces(folder), n // SHARDS), engine=engine)
+    parts = map_shards(tally_sums(n, d, k), shards_of(find_pieces(folder), n // SHARDS), engine=engine)
     total = reduce(add, map(unpacked_tally, parts))
     assert total.levels.N[-1] == n // SHARDS * SHARDS
 
@@ -313,7 +317,7 @@ def main() -> None:
     if given.way:
         if given.way in ("polars", "duckdb"):
             __import__(given.way)
-        with start_workers(given.folder) as engine:
+        with start_workers(given.folder, given.features, given.actions) as engine:
             start = time.perf_counter()
             WAYS[given.way](given.folder, given.rows, given.features, given.actions, engine)
             print(time.perf_counter() - start)

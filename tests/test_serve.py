@@ -32,6 +32,7 @@ from ponn.metrics import Metrics
 from ponn.policy import JSON_NAME, WEIGHTS_NAME
 from ponn.reasons import usual_values
 from ponn.rows import RowError, RowReader
+from ponn.service import MOST_TURNS, Together
 from served import as_json, cases, made_policy, served
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -846,3 +847,36 @@ def test_the_policys_own_rules_are_kept(policy, rows):
         adviser.check(Ask([good_row(open="pill")]))
     with pytest.raises(AskError, match="lack the column 'open'"):
         adviser.check(Ask([good_row()]))
+
+
+class Counted:
+    """Stands for an adviser: answers every request with its own number, and remembers who was answered together."""
+
+    def __init__(self):
+        self.groups = []
+
+    def advise(self, asked):
+        """The requests themselves."""
+        self.groups.append(list(asked))
+        return asked
+
+
+def test_requests_that_arrive_one_turn_after_another_are_answered_together():
+    async def arrive(together, adviser, number):
+        for _ in range(int(2 * number)):
+            await asyncio.sleep(0)
+        return await together.advise(adviser, number)
+
+    async def all_of(turns):
+        together, adviser = Together(), Counted()
+        answers = await asyncio.gather(*(arrive(together, adviser, number) for number in turns))
+        return answers, adviser.groups
+
+    answers, groups = asyncio.run(all_of([0, 0, 1, 9]))
+    assert answers == [0, 0, 1, 9]
+    assert groups[0][:2] == [0, 0]
+    assert groups[-1] == [9]  # who comes much later is not waited for
+    _, groups = asyncio.run(all_of([0.5 * number for number in range(40)]))
+    assert sum(map(len, groups)) == 40
+    assert max(map(len, groups)) <= MOST_TURNS + 1  # and nobody waits for ever
+    assert len(groups[0]) > 5

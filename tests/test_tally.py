@@ -7,11 +7,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 
 import ponn
 from ponn import tally
 from ponn.encode import CategoryFeature, Encoding, NumberFeature, is_divisible
-from ponn.tally import CELL, GRAM_ROWS, GramTally, Taken, Tally, add_levels, add_values, equal_bins, numpy_sums
+from ponn.profile import without_infinite
+from ponn.tally import GRAM_ROWS, GramTally, Sums, Taken, Tally, add_levels, add_values, equal_bins, numpy_sums
 from tallies import tally_levels
 
 needs_compiled = pytest.mark.skipif(not tally.COMPILED, reason="the package was built without a C compiler")
@@ -51,10 +53,11 @@ def binned(draw: st.DrawFn) -> tuple[NumberFeature, np.ndarray]:
 
 def compiled_bins(feature: NumberFeature, x: np.ndarray, taken: Taken) -> tuple[np.ndarray, np.ndarray]:
     """The sums of one feature, and its values less the mean, by the compiled loop."""
-    sums, X = np.zeros((taken.k, feature.b, CELL)), np.full((2, len(x)), np.nan)
-    bins = equal_bins(Encoding((feature,), len(x)), [x], [sums], X)
+    sums, X = Sums.zero(taken.k, [feature.b, 1]), np.full((2, len(x)), np.nan)
+    bins = equal_bins(Encoding((feature,), len(x)), [x], sums, X)
     tally.kernel.add_bins(list(bins.values()), taken.actions, taken.outcomes, taken.weights, 0, len(x))
-    return sums[..., :3], X[0]
+    assert not sums.of(1).any()
+    return sums.of(0), X[0]
 
 
 @needs_compiled
@@ -65,6 +68,7 @@ def test_the_compiled_bins_are_those_of_the_encoding(case, seed):
     rng = np.random.default_rng(seed)
     taken = Taken(rng.integers(0, 3, len(x)), rng.normal(size=len(x)), 3, rng.random(len(x)) if seed % 2 else None)
     sums, centred = compiled_bins(feature, x, taken)
+    x = without_infinite(x)
     assert sums.tobytes() == numpy_sums(feature.codes(x), feature.b, taken).tobytes()
     assert np.array_equal(centred, np.where(np.isnan(x), 0, x.astype(float) - feature.mean))
 
@@ -89,14 +93,13 @@ def test_bins_of_values_that_are_not_aligned_in_memory():
 def test_some_of_the_rows_are_added_and_no_others():
     rng = np.random.default_rng(0)
     x, taken = rng.random(5_000), Taken(rng.integers(0, 2, 5_000), rng.random(5_000), 2)
-    feature, sums, X = number(0.0, 1.0, 9, False), np.zeros((2, 9, CELL)), np.full((2, 3_000), np.nan)
-    bins = equal_bins(Encoding((feature,), 5_000), [x], [sums], X)
+    feature, sums, X = number(0.0, 1.0, 9, False), Sums.zero(2, [9]), np.full((2, 3_000), np.nan)
+    bins = equal_bins(Encoding((feature,), 5_000), [x], sums, X)
     tally.kernel.add_bins(list(bins.values()), taken.actions, taken.outcomes, None, 1_500, 4_000)
     part = slice(1_500, 4_000)
-    assert np.array_equal(sums[..., :3], numpy_sums(feature.codes(x[part]), 9, taken.rows(part)))
+    assert np.array_equal(sums.cells, numpy_sums(feature.codes(x[part]), 9, taken.rows(part)))
     assert np.array_equal(X[0, :2_500], x[part])
     assert np.isnan(X[0, 2_500:]).all()
-    assert not sums[..., 3].any()
 
 
 # Sums ----------------------------------------------------------------------------------------------------
@@ -119,9 +122,11 @@ def outcomes(draw: st.DrawFn) -> tuple[np.ndarray, int, Taken]:
 @given(outcomes())
 def test_the_compiled_sums_are_those_of_numpy(case):
     levels, b, taken = case
-    sums = np.zeros((taken.k, b, CELL))
-    add_levels(sums, levels, taken)
-    assert sums[..., :3].tobytes() == numpy_sums(levels, b, taken).tobytes()
+    sums = Sums.zero(taken.k, [2, b, 3])
+    add_levels(sums.of(1), levels, taken)
+    assert sums.of(1).tobytes() == numpy_sums(levels, b, taken).tobytes()
+    assert not sums.of(0).any()
+    assert not sums.of(2).any()
 
 
 @given(outcomes())
@@ -179,8 +184,8 @@ def test_no_rows_are_a_tally_of_zeros():
 
 # What the compiled loops refuse --------------------------------------------------------------------------
 
-ROWS = {"levels": np.zeros(4, np.int16), "A": np.zeros(4, np.intc), "outcomes": np.ones((4, 2))}
-FITTING = ROWS | {"weights": None, "table": np.zeros((2, 3, 4))}
+ROWS = {"levels": np.zeros(4, np.int16), "A": np.zeros(4, np.intc), "u": np.ones(4)}
+FITTING = ROWS | {"weights": None, "table": np.zeros((2, 3, 3))}
 NOT_FITTING = {
     "level beyond the last": ({"levels": np.array([0, 3, 0, 0], np.int16)}, "outside"),
     "level below none": ({"levels": np.array([0, -2, 0, 0], np.int16)}, "outside"),
@@ -188,13 +193,19 @@ NOT_FITTING = {
     "negative action": ({"A": np.array([0, -1, 0, 0], np.intc)}, "outside"),
     "huge action": ({"A": np.full(4, np.iinfo(np.intc).max, np.intc)}, "outside"),
     "too few actions": ({"A": np.zeros(3, np.intc)}, "belong together"),
-    "too few outcomes": ({"outcomes": np.ones((3, 2))}, "belong together"),
-    "narrow outcomes": ({"outcomes": np.ones((4, 1))}, "belong together"),
+    "too few outcomes": ({"u": np.ones(3)}, "belong together"),
+    "outcomes in columns": ({"u": np.ones((4, 1))}, "expected are"),
     "too few weights": ({"weights": np.ones(3)}, "belong together"),
-    "narrow table": ({"table": np.zeros((2, 3, 3))}, "belong together"),
-    "table without cells": ({"table": np.zeros((0, 3, 4))}, "outside"),
+    "narrow table": ({"table": np.zeros((2, 3, 2))}, "belong together"),
+    "table without cells": ({"table": np.zeros((0, 3, 3))}, "outside"),
     "flat table": ({"table": np.zeros((6, 3))}, "expected are"),
-    "table of singles": ({"table": np.zeros((2, 3, 4), np.float32)}, "expected are"),
+    "every other level of a table": ({"table": np.zeros((2, 6, 3))[:, ::2]}, "belong together"),
+    "levels before actions": ({"table": np.zeros((3, 2, 3)).transpose(1, 0, 2)}, "belong together"),
+    "sums before cells": ({"table": np.zeros((3, 2, 3)).transpose(1, 2, 0)}, "belong together"),
+    "table that repeats an action": ({"table": np.broadcast_to(np.zeros((1, 3, 3)), (2, 3, 3))}, "read-only"),
+    "actions that overlap": ({"table": as_strided(np.zeros(40), (2, 3, 3), (48, 24, 8))}, "belong together"),
+    "actions between cells": ({"table": as_strided(np.zeros(40), (2, 3, 3), (80, 24, 8))}, "belong together"),
+    "table of singles": ({"table": np.zeros((2, 3, 3), np.float32)}, "expected are"),
     "levels of another type": ({"levels": np.zeros(4, np.int32)}, "expected are"),
     "levels of the other byte order": ({"levels": np.zeros(4, np.int16).astype(">i2")}, "expected are"),
     "strided levels": ({"levels": np.zeros(8, np.int16)[::2]}, "contiguous"),
@@ -212,7 +223,7 @@ def test_rows_that_do_not_fit_the_table_are_refused(name):
 
 @needs_compiled
 def test_a_table_that_is_only_for_reading_is_refused():
-    table = np.zeros((2, 3, 4))
+    table = np.zeros((2, 3, 3))
     table.setflags(write=False)
     with pytest.raises(ValueError, match="read-only"):
         tally.kernel.add_rows(*ROWS.values(), None, table)
@@ -220,7 +231,7 @@ def test_a_table_that_is_only_for_reading_is_refused():
 
 X_FITTING = np.array([0.1, 0.6, 0.2, 0.9])
 BINS = {"x": X_FITTING, "low": 0.0, "scale": 2.0, "bins": 2, "missing": -1, "mean": 0.5}
-BINS |= {"table": np.zeros((2, 2, 4)), "centred": np.zeros(4)}
+BINS |= {"table": np.zeros((2, 2, 3)), "centred": np.zeros(4)}
 BINS_NOT_FITTING = {
     "no bins": ({"bins": 0}, "do not fit"),
     "more bins than the table has": ({"bins": 3}, "do not fit"),
@@ -228,8 +239,8 @@ BINS_NOT_FITTING = {
     "fewer values than rows": ({"x": X_FITTING[:3]}, "do not fit"),
     "too little room": ({"centred": np.zeros(3)}, "do not fit"),
     "narrow room": ({"centred": np.zeros(4, np.float32)}, "do not fit"),
-    "fewer actions than were taken": ({"table": np.zeros((1, 2, 4))}, "do not fit"),
-    "narrow table": ({"table": np.zeros((2, 2, 3))}, "belong together"),
+    "fewer actions than were taken": ({"table": np.zeros((1, 2, 3))}, "do not fit"),
+    "narrow table": ({"table": np.zeros((2, 2, 2))}, "belong together"),
     "values of another type": ({"x": np.zeros(4, int)}, "expected are"),
     "strided values": ({"x": np.zeros(8)[::2]}, "contiguous"),
     "room of another type": ({"centred": np.zeros(4, int)}, "expected are"),
@@ -242,14 +253,14 @@ def test_bins_that_do_not_fit_are_refused(name):
     changes, message = BINS_NOT_FITTING[name]
     A = np.array([0, 1, 0, 0], np.intc)
     with pytest.raises((TypeError, ValueError), match=message):
-        tally.kernel.add_bins([tuple((BINS | changes).values())], A, np.ones((4, 2)), None, 0, 4)
+        tally.kernel.add_bins([tuple((BINS | changes).values())], A, np.ones(4), None, 0, 4)
 
 
 @needs_compiled
 @pytest.mark.parametrize("rows", [(-1, 2), (3, 2), (0, 5)])
 def test_rows_that_are_not_there_are_refused(rows):
     with pytest.raises(ValueError, match="are not among 4"):
-        tally.kernel.add_bins([tuple(BINS.values())], np.zeros(4, np.intc), np.ones((4, 2)), None, *rows)
+        tally.kernel.add_bins([tuple(BINS.values())], np.zeros(4, np.intc), np.ones(4), None, *rows)
 
 
 # The Gram matrix over several blocks ---------------------------------------------------------------------
@@ -257,7 +268,7 @@ def test_rows_that_are_not_there_are_refused(rows):
 
 def moments_of(encoding: Encoding, columns: list[np.ndarray], weight: np.ndarray | None) -> GramTally:
     taken = Taken(np.zeros(len(columns[0]), int), np.zeros(len(columns[0])), 1, weight)
-    sums = [np.zeros((1, b, CELL)) for b in (*encoding.b.tolist(), 1)]
+    sums = Sums.zero(1, (*encoding.b.tolist(), 1))
     return add_values(encoding, columns, taken, sums, gram=True)
 
 

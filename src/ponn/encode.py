@@ -24,7 +24,19 @@ import pyarrow.compute as pc
 
 from ponn.errors import PonnError, listing
 from ponn.log import Log
-from ponn.profile import BOOLEAN, CATEGORY, DATE, NUMBER, SECONDS_PER_DAY, kind_of, numbers, texts
+from ponn.profile import (
+    BOOLEAN,
+    CATEGORY,
+    DATE,
+    NUMBER,
+    SECONDS_PER_DAY,
+    is_float,
+    kind_of,
+    numbers,
+    raw_numbers,
+    texts,
+    without_infinite,
+)
 from ponn.settings import Settings
 from ponn.table import read_table
 
@@ -213,13 +225,19 @@ class NumberFeature:
         return tuple(self.low + (self.high - self.low) * j / self.bins for j in range(1, self.bins))
 
     def read(self, column: pa.ChunkedArray) -> np.ndarray:
-        """The column as numbers, NaN where missing; text that does not hold numbers is an error."""
+        """The column as numbers, NaN where missing or infinite; text that does not hold numbers is an error."""
+        return without_infinite(self.read_raw(column))
+
+    def read_raw(self, column: pa.ChunkedArray) -> np.ndarray:
+        """The same with infinite cells as they are."""
+        if is_float(column.type) and self.kind != DATE:
+            return raw_numbers(column)
         found = kind_of(column.type)
         if found == CATEGORY:
             column = parse_text(column, self.name, self.kind)
         elif not found or ((found == DATE) != (self.kind == DATE) and not pa.types.is_null(column.type)):
             raise wrong_type(self, column)
-        return numbers(column)
+        return raw_numbers(column)
 
     def codes(self, x: np.ndarray) -> np.ndarray:
         """The level of each value. The one place where the bin rule lives, always in double precision.

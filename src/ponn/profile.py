@@ -121,21 +121,37 @@ def count_distinct(column: pa.ChunkedArray) -> int:
 
 def numbers(column: pa.ChunkedArray) -> np.ndarray:
     """A column as floats: missing and infinite cells are NaN, dates are days since 1970, times are seconds."""
-    types = pa.types
-    type = column.type
-    if types.is_dictionary(type):
-        return numbers(pc.cast(column, type.value_type))
-    if types.is_temporal(type):
-        whole = pc.cast(column, pa.int32() if type.bit_width == 32 else pa.int64())
-        column = pc.divide(pc.cast(whole, pa.float64(), safe=False), units(type))
-    elif not types.is_floating(type) or types.is_float16(type):
-        column = pc.cast(column, pa.float64(), safe=False)
-    values = whole_array(column)
+    return without_infinite(raw_numbers(column))
+
+
+def raw_numbers(column: pa.ChunkedArray) -> np.ndarray:
+    """The same with infinite cells as they are."""
+    return whole_array(column if is_float(column.type) else in_double(column))
+
+
+def is_float(type: pa.DataType) -> bool:
+    """Single or double precision?"""
+    return pa.types.is_float32(type) or pa.types.is_float64(type)
+
+
+def without_infinite(x: np.ndarray) -> np.ndarray:
+    """NaN for infinite numbers; the array itself where there are none."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(values.sum()):  # the quick way to know that nothing is infinite
-            return values
-    infinite = np.isinf(values)
-    return np.where(infinite, np.nan, values) if infinite.any() else values
+        if np.isfinite(x.sum()):  # the quick way to know that nothing is infinite
+            return x
+    infinite = np.isinf(x)
+    return np.where(infinite, np.nan, x) if infinite.any() else x
+
+
+def in_double(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Numbers, dates and times in double precision."""
+    type = column.type
+    if pa.types.is_dictionary(type):
+        return in_double(pc.cast(column, type.value_type))
+    if pa.types.is_temporal(type):
+        whole = pc.cast(column, pa.int32() if type.bit_width == 32 else pa.int64())
+        return pc.divide(pc.cast(whole, pa.float64(), safe=False), units(type))
+    return pc.cast(column, pa.float64(), safe=False)
 
 
 def whole_array(column: pa.ChunkedArray) -> np.ndarray:

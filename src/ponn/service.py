@@ -35,6 +35,7 @@ from ponn.settings import SERVED_BYTES, SERVED_ROWS
 from ponn.streams import open_stream
 
 INLINE = 1 << 16  # bytes; longer requests are answered in a thread, so that short ones do not wait for them
+MOST_TURNS = 16  # of the loop that a request waits for others
 ACCESS_SECONDS = 0.1  # that a line of the access log waits for others
 ACCESS_FIELDS = ("time", "event", "id", "method", "path", "status", "ms", "rows", "client", "features")
 log = logging.getLogger("ponn.serve")
@@ -93,10 +94,17 @@ class Together:
         """The answer to a request, as soon as those that have arrived with it were read."""
         loop = asyncio.get_running_loop()
         if not self.waiting:
-            loop.call_soon(self.answer)
+            loop.call_soon(self.gather, 0, 0)
         future: asyncio.Future[Advice] = loop.create_future()
         self.waiting.append((adviser, checked, future))
         return future
+
+    def gather(self, seen: int, turn: int) -> None:
+        """Wait another turn of the loop, some microseconds, as long as requests keep coming; then answer all."""
+        if len(self.waiting) > seen and turn < MOST_TURNS:
+            asyncio.get_running_loop().call_soon(self.gather, len(self.waiting), turn + 1)
+        else:
+            self.answer()
 
     def answer(self) -> None:
         """Answer all that wait; a policy that was just replaced answers those that began with it."""

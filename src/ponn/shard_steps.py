@@ -182,10 +182,10 @@ class TallySums:
             w = np.minimum(plain, self.practice.m)
             u = w * log.R if self.centre is None else w * (log.R - self.centre[log.A])
             total += tally_log(self.encoding, log, u, gram=self.centre is None)
-            least = min(least, float(p.min()))
-            weight += np.bincount(log.A, w, minlength=k)
-            rewarded += np.bincount(log.A, w * log.R, minlength=k)
-            cut += np.bincount(log.A, plain > self.practice.m, minlength=k)
+            least, A = min(least, float(p.min())), log.A.astype(np.intp)
+            weight += np.bincount(A, w, minlength=k)
+            rewarded += np.bincount(A, u if self.centre is None else w * log.R, minlength=k)
+            cut += np.bincount(A[plain > self.practice.m], minlength=k)
         return {**packed_tally(total), "least": np.array(least), "w": weight, "wR": rewarded, "cut": cut}
 
     def design(self, log: Log) -> np.ndarray:

@@ -19,13 +19,14 @@ which. The sums are the same to the last bit.
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 
-from ponn.encode import NO_LEVEL, CategoryFeature, Encoding
+from ponn.encode import NO_LEVEL, CategoryFeature, Encoding, Feature, NumberFeature
 from ponn.log import Log
+from ponn.profile import without_infinite
 
 try:
     from ponn import cells as kernel
@@ -37,8 +38,8 @@ except ImportError:
 BLOCK_ROWS = 65_536  # rows tallied at a time: a block of one feature stays in the second-level cache
 # In a cell where nearly every row has the same U the squares cancel; it is then summed again around its mean.
 CANCELS = 1e-4
-GRAM_ROWS = 8_192
-CELL = 4  # numbers of a cell in the sums: U, U^2, weight, and one unused, as the compiled loops want it
+GRAM_ROWS = 16_384  # fewer would have the tables of all features fetched more often, more would not stay in the cache
+CELL = 3  # numbers of a cell in the sums: U, U^2, weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,10 +137,8 @@ class Taken:
 
     @cached_property
     def outcomes(self) -> np.ndarray:
-        """U and U^2 of each row, times its weight."""
-        u = self.u.astype(np.float64)
-        s = u if self.weight is None else u * self.weight
-        return np.column_stack([s, s * u])  # [n, 2]
+        """U as C's double."""
+        return np.ascontiguousarray(self.u, np.float64)  # [n]
 
     @cached_property
     def rewarded(self) -> np.ndarray:
@@ -148,8 +147,31 @@ class Taken:
 
     @cached_property
     def rewards(self) -> np.ndarray:
-        """The outcomes of the rewarded rows."""
-        return self.outcomes[self.rewarded].T.copy()  # [2, rewarded]
+        """U and U^2 of the rewarded rows, times their weights."""
+        u = self.outcomes[self.rewarded]
+        s = u if self.weight is None else u * self.weight[self.rewarded]
+        return np.stack([s, s * u])  # [2, rewarded]
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums of U, U^2 and weight in every cell of some features, side by side."""
+
+    cells: np.ndarray  # [k, L, 3]
+    stops: np.ndarray  # [features]: where the levels of each end
+
+    @classmethod
+    def zero(cls, k: int, b: Sequence[int]) -> "Sums":
+        """No rows; b: levels of each feature."""
+        return cls(np.zeros((k, sum(b), CELL)), np.cumsum(b))
+
+    def part(self, i: int) -> slice:
+        """The levels of feature i."""
+        return slice(int(self.stops[i - 1]) if i else 0, int(self.stops[i]))
+
+    def of(self, i: int) -> np.ndarray:
+        """The cells of feature i: [k, b, 3]."""
+        return self.cells[:, self.part(i)]
 
 
 def tally_log(encoding: Encoding, log: Log, u: np.ndarray, gram: bool = True) -> Tally:
@@ -165,20 +187,31 @@ def tally_log(encoding: Encoding, log: Log, u: np.ndarray, gram: bool = True) ->
 
 def tally_batch(encoding: Encoding, columns: Sequence[pa.ChunkedArray], taken: Taken, gram: bool = True) -> Tally:
     """Tally some rows; their columns are the features, in the order of the encoding."""
-    values = [feature.read(column) for feature, column in zip(encoding.features, columns, strict=True)]
-    sums = [np.zeros((taken.k, b, CELL)) for b in (*encoding.b.tolist(), 1)]  # [k, b, 4] each; the last: all rows
+    values = [read_values(feature, column) for feature, column in zip(encoding.features, columns, strict=True)]
+    sums = Sums.zero(taken.k, (*encoding.b.tolist(), 1))  # the last: a level that all rows have in common
     moments = add_values(encoding, values, taken, sums, gram)
     return Tally(level_tally(sums, lambda i: levels_of(encoding, values, taken, i), taken), moments)
 
 
+def read_values(feature: Feature, column: pa.ChunkedArray) -> np.ndarray:
+    """The cells of a feature; the compiled loop looks for infinite ones itself."""
+    return feature.read_raw(column) if COMPILED and has_equal_bins(feature) else feature.read(column)
+
+
+def has_equal_bins(feature: Feature) -> TypeGuard[NumberFeature]:
+    """Is it a number in bins of equal width?"""
+    return isinstance(feature, NumberFeature) and feature.cuts is None
+
+
 def levels_of(encoding: Encoding, values: Sequence[np.ndarray], taken: Taken, i: int) -> np.ndarray:
     """The level of each row in feature i; after the last feature, the one that all rows have in common."""
-    return encoding.features[i].codes(values[i]) if i < len(values) else np.zeros(len(taken.A), np.int16)
+    if i == len(values):
+        return np.zeros(len(taken.A), np.int16)
+    feature, x = encoding.features[i], values[i]
+    return feature.codes(without_infinite(x) if has_equal_bins(feature) else x)
 
 
-def add_values(
-    encoding: Encoding, values: Sequence[np.ndarray], taken: Taken, sums: Sequence[np.ndarray], gram: bool
-) -> GramTally:
+def add_values(encoding: Encoding, values: Sequence[np.ndarray], taken: Taken, sums: Sums, gram: bool) -> GramTally:
     """Add the rows to the sums of every feature, and return their co-moments.
 
     Block by block, so that what is read for the one is still in the cache for the other.
@@ -188,9 +221,9 @@ def add_values(
     X: np.ndarray = np.empty((D + 1, min(n, GRAM_ROWS)), np.float32 if single else np.float64)
     products = np.zeros((D + 1, D + 1))
     bins = equal_bins(encoding, values, sums, X if gram else None) if COMPILED else {}
-    for i in range(len(sums)):
+    for i in range(len(values) + 1):
         if i not in bins:
-            add_levels(sums[i], levels_of(encoding, values, taken, i), taken)
+            add_levels(sums.of(i), levels_of(encoding, values, taken, i), taken)
     for start in range(0, n, GRAM_ROWS):
         part = slice(start, min(start + GRAM_ROWS, n))
         if bins:
@@ -205,27 +238,27 @@ def add_values(
 
 
 def equal_bins(
-    encoding: Encoding, values: Sequence[np.ndarray], sums: Sequence[np.ndarray], X: np.ndarray | None
+    encoding: Encoding, values: Sequence[np.ndarray], sums: Sums, X: np.ndarray | None
 ) -> dict[int, tuple[Any, ...]]:
     """Features of equal bins, as the compiled loop takes them: it finds the bins and fills the rows of X as well."""
     found = {}
     row_of = np.searchsorted(correlation_owner(encoding), np.arange(len(values)))
     for i, (feature, x) in enumerate(zip(encoding.features, values, strict=True)):
-        if isinstance(feature, CategoryFeature) or feature.cuts is not None:
+        if not has_equal_bins(feature):
             continue
         scale, missing = feature.bins / (feature.high - feature.low), feature.bins if feature.missing else NO_LEVEL
         row = None if X is None else X[row_of[i]]
         x = np.require(x, requirements=("C", "A"))
-        found[i] = (x, feature.low, scale, feature.bins, missing, feature.mean, sums[i], row)
+        found[i] = (x, feature.low, scale, feature.bins, missing, feature.mean, sums.of(i), row)
     return found
 
 
 def add_levels(sums: np.ndarray, levels: np.ndarray, taken: Taken) -> None:
-    """Add rows with these levels to the sums [k, b, 4] of one feature."""
+    """Add rows with these levels to the sums [k, b, 3] of one feature."""
     if COMPILED:
         kernel.add_rows(np.ascontiguousarray(levels), taken.actions, taken.outcomes, taken.weights, sums)
     else:
-        sums[..., :3] += numpy_sums(levels, sums.shape[1], taken)
+        sums += numpy_sums(levels, sums.shape[1], taken)
 
 
 def numpy_sums(levels: np.ndarray, b: int, taken: Taken) -> np.ndarray:
@@ -244,20 +277,19 @@ def cell_sums(cell: np.ndarray, values: np.ndarray | None, shape: tuple[int, ...
     return np.bincount(cell, values, minlength=shape[0] * shape[1]).astype(float, copy=False).reshape(shape)
 
 
-def level_tally(sums: Sequence[np.ndarray], levels: Callable[[int], np.ndarray], taken: Taken) -> LevelTally:
+def level_tally(sums: Sums, levels: Callable[[int], np.ndarray], taken: Taken) -> LevelTally:
     """N(a, x_i), mean of U(a) and its squared deviations in the levels of all features, from their sums.
 
     levels: gives the levels of a feature, asked for only where its squares cancel.
     """
-    total, squares, N_taken, _ = np.concatenate(sums, axis=1).transpose(2, 0, 1).copy()  # [k, L + 1] each
+    total, squares, N_taken = sums.cells[..., 0], sums.cells[..., 1], sums.cells[..., 2].copy()  # [k, L + 1] each
     N = N_taken.sum(axis=0)
     U = total / np.where(N > 0, N, 1)
     M2 = squares - total * U
     again = M2 < CANCELS * squares
     if again.any():
-        stops = np.cumsum([one.shape[1] for one in sums])
-        for i in np.unique(np.searchsorted(stops, np.flatnonzero(again.any(axis=0)), side="right")):
-            part = slice(stops[i] - sums[i].shape[1], stops[i])
+        for i in np.unique(np.searchsorted(sums.stops, np.flatnonzero(again.any(axis=0)), side="right")):
+            part = sums.part(i)
             exact = deviations(levels(i), taken, U[:, part], N[part], again[:, part])
             M2[:, part] = np.where(again[:, part], exact, M2[:, part])
     return LevelTally(N, N_taken, U, M2)

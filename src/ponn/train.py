@@ -251,7 +251,10 @@ class Trained:
                 f"Training diverged and was repeated with step {self.learning_rate:g} (attempt {self.retries + 1})."
             )
         if not self.best_epoch:
-            found.append("Training never improved the validation loss; the policy is the untrained network.")
+            found.append(
+                "Training never improved the validation loss: the policy is the untrained network, and what it "
+                "recommends is arbitrary. Learn with another method (ponn-dr, mlp-l1) or a smaller step."
+            )
         if not self.stopped_early:
             found.append(f"Training had not settled when its {self.epochs} epochs ran out; more may help.")
         return tuple(found)

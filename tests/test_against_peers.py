@@ -140,6 +140,20 @@ def test_being_below_all_is_worst_and_below_practice_is_told():
     assert f"Never worst: **missed** in {first}" in leaderboard.page(found)
 
 
+@pytest.mark.parametrize(
+    ("value", "seeds", "told"),
+    [
+        (0.99, 25, "over 25 seeds; wanted 98.0: holds"),
+        (0.97, 25, "over 25 seeds; wanted 98.0: **missed**"),
+        (0.99, 3, "over 3 seeds, 25 wanted; wanted 98.0: holds"),
+    ],
+)
+def test_accuracy_on_the_papers_tables_is_held_against_its_bar(value, seeds, told):
+    page = leaderboard.page(leaderboard.summary(world_lines("pendigits paper", value, 0.5, seeds), {}))
+    assert told in page
+    assert page.count("Accuracy of PONN-DR on") == 1
+
+
 def test_one_seed_decides_nothing():
     found = leaderboard.summary(world_lines(WORLD, 0.2, 0.7, seeds=1), {})
     assert found["bars"]["best or tied in value"] == {"worlds": 0, "of": 0}

@@ -97,7 +97,7 @@ def test_mistakes_are_told_without_traceback(here, tmp_path, arguments, status, 
 def test_learn_explain_recommend(tmp_path, here):
     here("simulate", "breast-cancer", "--rows", "1500", "--out", "log.csv")
     roles = ("--action", "regimen", "--reward", "survived")
-    quick = ("--set", "hidden=(8,)", "--set", "epochs=15", "--set", "select=fdr")
+    quick = ("--method", "ponn-b", "--set", "hidden=(8,)", "--set", "epochs=15", "--set", "select=fdr")
     made = run("learn", "log.csv", *roles, *quick, "--out", "p.ponn", "--json", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     answer = json.loads(made.stdout)

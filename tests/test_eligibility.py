@@ -70,7 +70,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def policy(small) -> ponn.Policy:
-    return ponn.learn(small[0], **QUICK)
+    return ponn.learn(small[0], "ponn-b", **QUICK)
 
 
 # Rules ------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def corrections(world) -> Nuisances:
 
 @pytest.fixture(scope="module")
 def policy(world) -> ponn.Policy:
-    return ponn.learn(world.log.take(np.arange(2_000)), seed=0, **QUICK)
+    return ponn.learn(world.log.take(np.arange(2_000)), "ponn-b", seed=0, **QUICK)
 
 
 # Golden numbers -------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def world() -> ponn.World:
 
 @pytest.fixture(scope="module")
 def outcome(world):
-    return learn_with_holdout(world.log, seed=1, **QUICK)
+    return learn_with_holdout(world.log, "ponn-b", seed=1, **QUICK)
 
 
 def test_a_clearly_better_policy_is_called_better(world, outcome):
@@ -92,7 +92,7 @@ def test_a_contest_names_its_best_by_validation_rows(world):
 def test_a_log_is_read_as_the_policys_own_was(world, tmp_path):
     write_table(world.log.table, tmp_path / "log.csv")
     log = ponn.read_log(tmp_path / "log.csv", action="action", reward="reward", minimize=True, reward_range=(0, 2))
-    again = read_same_log(ponn.learn(log, **QUICK), tmp_path / "log.csv")
+    again = read_same_log(ponn.learn(log, "ponn-b", **QUICK), tmp_path / "log.csv")
     assert again.digest == log.digest
     assert again.minimize
     assert again.reward_range == (0.0, 2.0)
@@ -174,7 +174,7 @@ def test_a_policy_that_cannot_be_valued_is_not_lost(world, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     write_table(world.log.table, tmp_path / "log.csv")
     monkeypatch.setattr(module, "worth", fails)
-    done = CliRunner().invoke(command, ["learn", "log.csv", *FLAGS, "--out", "kept.ponn"])
+    done = CliRunner().invoke(command, ["learn", "log.csv", *FLAGS, "--method", "ponn-b", "--out", "kept.ponn"])
     assert isinstance(done.exception, ponn.PonnError)
     assert "is in kept.ponn, but it could not be valued: no value today." in str(done.exception)
     kept = ponn.load("kept.ponn")
@@ -216,7 +216,7 @@ FLAGS = ("--action", "action", "--reward", "reward", "--set", "epochs=30", "--se
 
 
 def test_learn_evaluate_and_compare_on_the_command_line(folder):
-    learned = run("learn", "log.csv", *FLAGS, "--require-improvement", cwd=folder)
+    learned = run("learn", "log.csv", *FLAGS, "--method", "ponn-b", "--require-improvement", cwd=folder)
     assert learned.returncode == 0, learned.stderr
     told = json.loads(learned.stdout)
     assert {"policy", "method", "rows", "actions", "seconds", "value", "verdict"} <= set(told)

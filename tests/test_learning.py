@@ -28,7 +28,7 @@ def world() -> ponn.World:
 
 @pytest.fixture(scope="module")
 def policy(world) -> ponn.Policy:
-    return ponn.learn(world.part("train", "valid").log, seed=0, select="fdr", **QUICK)
+    return ponn.learn(world.part("train", "valid").log, "ponn-b", seed=0, select="fdr", **QUICK)
 
 
 def test_settings_list_what_exists():
@@ -43,7 +43,7 @@ def test_the_papers_methods_are_rows_of_settings():
     assert settings_of("poem").variance > 0
     assert settings_of("ponn-b").relevance
     assert not settings_of("ponn").relevance
-    assert settings_of() == settings_of("ponn-b")
+    assert settings_of() == settings_of("ponn-dr")  # the default, beyond the paper
     with pytest.raises(ponn.PonnError, match="no method 'ponn-c'"):
         settings_of("ponn-c")
     with pytest.raises(ponn.PonnError, match="Did you mean 'lambda1'"):
@@ -198,7 +198,7 @@ def test_step_c_uses_plain_weights_unless_m_is_given_and_row_weights_count(world
 
 def test_same_seed_same_weights(world):
     log = world.part("train", "valid").log
-    first, again, other = (ponn.learn(log, seed=seed, **QUICK) for seed in (3, 3, 4))
+    first, again, other = (ponn.learn(log, "ponn-b", seed=seed, **QUICK) for seed in (3, 3, 4))
     assert first.digest == again.digest
     assert first.digest != other.digest
 
@@ -248,8 +248,8 @@ def test_tuning_shares_steps_a_and_b_and_never_trains_a_network_twice(world):
     options = candidates(prepared, chosen, METHODS["ponn-b"].grid, 0)
     keys = {(one.masks.tobytes(), one.settings.l2) for one in options}
     assert len(keys) == len(options) > 3
-    tuned = ponn.learn(world.part("train", "valid").log, tune=True, workers=2, **QUICK)
-    plain = ponn.learn(world.part("train", "valid").log, **QUICK)
+    tuned = ponn.learn(world.part("train", "valid").log, "ponn-b", tune=True, workers=2, **QUICK)
+    plain = ponn.learn(world.part("train", "valid").log, "ponn-b", **QUICK)
     assert tuned.provenance["candidates"] > 1
     assert tuned.provenance["training"]["valid_loss"] <= plain.provenance["training"]["valid_loss"] + 1e-6
 

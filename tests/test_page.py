@@ -19,7 +19,7 @@ def folder(tmp_path_factory):
     text = (place / "log.csv").read_text().replace('"CMF"', f'"{HOSTILE}"').replace('"asian"', f'"{HOSTILE}"')
     (place / "log.csv").write_text(text.replace('"histology"', f'"histology {HOSTILE}"'))
     log = ponn.read_log(place / "log.csv", action="regimen", reward="survived")
-    ponn.learn(log, hidden=(8,), epochs=5, lambda1=0.01).save(place / "policy.ponn")
+    ponn.learn(log, "ponn-b", hidden=(8,), epochs=5, lambda1=0.01).save(place / "policy.ponn")
     (place / "report.html").write_text("<!doctype html><title>r</title><h1>All about it</h1>")
     (place / "token").write_text("a-token-of-some-length")
     return place

@@ -35,7 +35,7 @@ from ponn.project import (
 )
 
 QUICK = ("hidden=(4,)", "epochs=2")
-ORDER = Order("log.csv", Reading("treatment", "success"), settings=QUICK)
+ORDER = Order("log.csv", Reading("treatment", "success"), method="ponn-b", settings=QUICK)
 
 
 async def pieces(*some: bytes):
@@ -146,7 +146,7 @@ def test_a_job_runs_and_is_remembered(project):
     again.close()
 
 
-SLOW = Order("log.csv", Reading("treatment", "success"), settings=("epochs=100000", "patience=100000"))
+SLOW = Order("log.csv", Reading("treatment", "success"), method="ponn-b", settings=("epochs=100000", "patience=100000"))
 
 
 def test_what_is_asked_for_meanwhile_waits_for_its_turn(project):
@@ -210,7 +210,7 @@ def test_a_killed_studio_takes_its_job_with_it_and_shows_it_as_interrupted(proje
     code = (
         "import sys, time; from pathlib import Path; from ponn.project import *\n"
         "project = Project(Path(sys.argv[1]))\n"
-        "order = Order('log.csv', Reading('treatment', 'success'), settings=('epochs=100000', 'patience=100000'))\n"
+        "order = Order('log.csv', Reading('treatment', 'success'), settings=('epochs=100000', 'trees=2'))\n"
         "job = project.start(order)\n"
         "while project.job(job.id).total == 0: time.sleep(0.05)\n"
         "print(project.running[job.id].pid, flush=True); time.sleep(600)"
@@ -260,7 +260,8 @@ def test_lines_of_a_process():
 
 def test_learn_ends_when_its_input_closes(tmp_path):
     write_table(simulate.world("kidney-stones", seed=0).log.table, tmp_path / "log.csv")
-    roles = ("--action", "treatment", "--reward", "success", "--set", "epochs=100000", "--set", "patience=100000")
+    roles = ("--action", "treatment", "--reward", "success", "--method", "ponn-b")
+    roles += ("--set", "epochs=100000", "--set", "patience=100000")
     code = [sys.executable, "-c", "from ponn.cli import main; main()"]
     command = [*code, "learn", "log.csv", *roles, "--progress", "json", "--out", "p.ponn"]
     quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 100}

@@ -68,7 +68,7 @@ def log(table) -> ponn.Log:
 
 @pytest.fixture(scope="module")
 def policy(log) -> Policy:
-    return ponn.learn(log, select="fdr", **QUICK)
+    return ponn.learn(log, "ponn-b", select="fdr", **QUICK)
 
 
 @pytest.fixture(scope="module")

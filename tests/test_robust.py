@@ -17,6 +17,10 @@ from ponn.synthetic import synthetic
 QUICK = {"trees": 10, "epochs": 8, "hidden": (16,), "folds": 3}
 
 
+def nobody(done, total):
+    """Is told and forgets."""
+
+
 def learn(log, seed=0, **settings):
     return ponn.learn(log, "ponn-dr", seed=seed, workers=1, **{**QUICK, **settings})
 
@@ -87,6 +91,19 @@ def test_same_seed_same_policy():
     first, again, other = (learn(log, seed=seed) for seed in (3, 3, 4))
     assert first.digest == again.digest
     assert first.digest != other.digest
+
+
+def test_two_processes_learn_the_same_and_every_step_tells_how_far_it_is(monkeypatch):
+    monkeypatch.setattr(robust, "WORTH_PROCESSES", 0)
+    log = synthetic(rows=400, features=5, actions=2, relevant=2, seed=0).log
+    told = []
+    made = ponn.learn(log, "ponn-dr", workers=2, progress=lambda *said: told.append(said), **QUICK)
+    assert made.digest == learn(log).digest
+    folds = QUICK["folds"]
+    for step, total in ((robust.SELECTING, None), (robust.STACKING, folds), (robust.DISTILLING, folds)):
+        counts = [said[1:] for said in told if said[0] == step and len(said) > 1]
+        total = total or len(counts)
+        assert counts == [(done, total) for done in range(1, total + 1)]
 
 
 def columns(world, **more):
@@ -190,7 +207,7 @@ def test_where_step_b_sees_nothing_nothing_is_selected():
     """XOR alone: every feature is irrelevant by itself, and selecting would lose what matters."""
     log = synthetic(rows=3_000, features=6, actions=2, relevant=0, xor_pairs=2, effect=0.24, bias=0.3, seed=0).log
     ground = ground_of(log)
-    chosen = choose_selection(ground, 1)
+    chosen = choose_selection(ground, 1, nobody)
     seen = masks_of(chosen.whole, replace(ground, settings=chosen.settings)).any(axis=0)
     assert seen.sum() >= 4
 
@@ -198,9 +215,9 @@ def test_where_step_b_sees_nothing_nothing_is_selected():
 def test_a_rule_that_was_asked_for_is_used():
     log = tiny().log
     asked = ground_of(log, select="fdr", fdr=0.5)
-    chosen = choose_selection(asked, 1)
+    chosen = choose_selection(asked, 1, nobody)
     assert (chosen.settings.select, chosen.settings.fdr, chosen.losses) == ("fdr", 0.5, {})
-    assert choose_selection(ground_of(log, relevance=False), 1).whole is None
+    assert choose_selection(ground_of(log, relevance=False), 1, nobody).whole is None
 
 
 def test_drawn_rows_take_every_feature_whole_from_one_of_two_rows(monkeypatch):
@@ -247,7 +264,7 @@ def test_the_cross_fitted_value_is_that_of_the_doubly_robust_estimator(monkeypat
     stacked = ponn.robust.stacked
     monkeypatch.setattr(ponn.robust, "stacked", lambda *given: seen.setdefault("stack", stacked(*given)))
     encoding, settings = Encoding.fit(log), settings_of("ponn-dr", select="fdr", **QUICK)
-    made = learn_robust(log, encoding, settings, 0, 1, lambda message: None)
+    made = learn_robust(log, encoding, settings, 0, 1, lambda *said: None)
     ground, Q = prepare_ground(log, encoding, settings, 0), seen["stack"].honest
     expected = doubly_robust(terms(greedy(Q), log.A, log.R, 1 / ground.step_a.weights, Q))
     assert made.value == pytest.approx(expected.value, rel=1e-12)

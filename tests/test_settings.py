@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 import ponn
+from ponn.settings import settings_of
 
 
 def test_every_field_says_what_it_is():
@@ -36,3 +37,13 @@ def test_legal_values_pass_and_settings_are_frozen():
     assert replace(one, m=None).m is None
     with pytest.raises(AttributeError):
         one.m = 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "select"),
+    [({}, "auto"), ({"lambda1": 0.1}, "threshold"), ({"lambda2": 1}, "threshold"), ({"fdr": 0.2}, "fdr")],
+)
+def test_a_rule_that_is_spoken_of_is_taken(changes, select):
+    assert settings_of("ponn-dr", **changes).select == select
+    assert settings_of("ponn-dr", **changes, select="auto").select == "auto"
+    assert settings_of("ponn-b", **changes).select == "threshold"

@@ -129,7 +129,7 @@ def test_mistakes_are_told_as_json(client, method, path, body, status):
 
 
 def test_a_finished_job_is_served_like_any_policy(client, project, log):
-    learned = ponn.learn(ponn.read_log(log, **ROLES), hidden=(4,), epochs=3)
+    learned = ponn.learn(ponn.read_log(log, **ROLES), "ponn-b", hidden=(4,), epochs=3)
     job = Job("0123456789ab", Order("stones.csv", Reading(**ROLES)), DONE, report=True)
     project.folder(job).mkdir()
     project.keep(job)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @log_options
-@click.option("--method", metavar="NAME", help="See `ponn compare --help` for their names; default ponn-b.")
+@click.option("--method", metavar="NAME", help="Default ponn-dr, on disk ponn-b; see `ponn compare --help`.")
 @click.option("--out", type=click.Path(), default="policy.ponn", show_default=True, help="Where the policy goes.")
 @click.option("--report", type=click.Path(), help="Where a report goes: one HTML file that opens offline.")
 @click.option("--by", multiple=True, metavar="COL", help="Value each subgroup of a column by itself; repeat.")
@@ -63,7 +63,7 @@ def learn(
     \b
     Examples:
       ponn learn visits.csv --action treatment --reward recovered --out clinic.ponn
-      ponn learn visits.csv --action treatment --reward recovered --tune --set select=fdr --report report.html
+      ponn learn visits.csv --action treatment --reward recovered --method ponn-b --tune --report report.html
     """
     from ponn.anysize import learn_with_holdout, read_log
 

@@ -19,6 +19,7 @@ T        temperature
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,8 +35,24 @@ from ponn.propensity import Propensities, fold_numbers, propensities
 from ponn.relevance import Relevance, relevance
 from ponn.scores import doubly_robust_scores, gain, policy_value
 from ponn.settings import LAMBDA1, Settings
-from ponn.stacking import MEMBERS, Part, Rows, Stack, cross_fit, logistic_losses, plan_of, stacked, tensor, union
+from ponn.stacking import (
+    MEMBERS,
+    Counted,
+    Part,
+    Rows,
+    Stack,
+    cross_fit,
+    each_in_a_process,
+    logistic_losses,
+    plan_of,
+    stacked,
+    tensor,
+    union,
+)
 
+SELECTING = "Step B: which selection of features predicts rewards best"
+STACKING = "Reward models on the features kept, cross-fitted and stacked"
+DISTILLING = "Step C: one small network against the doubly robust scores"
 NO_SELECTION = "no selection"
 OWN_RATES, POOLED_RATES = (0.01, 0.1), (0.001, 0.1)  # tried for the test of relevance
 SCREENING: dict[str, Any] = {"trees": 20, "leaf": 3}  # of the forest that compares selections
@@ -85,9 +102,9 @@ class Ground:
 
 
 class Say(Protocol):
-    """Who is told what is being done."""
+    """Who is told what is being done and, where it is a number of things, how many are done of how many."""
 
-    def __call__(self, message: str) -> None:
+    def __call__(self, message: str, done: int = 0, total: int = 0) -> None:
         """Take note."""
 
 
@@ -95,16 +112,16 @@ def learn_robust(log: Log, encoding: Encoding, settings: Settings, seed: int, wo
     """Steps 1 to 5."""
     workers = workers if len(log) * len(log.actions) >= WORTH_PROCESSES else 1
     ground = prepare_ground(log, encoding, settings, seed)
-    say("Step B: which selection of features predicts rewards best")
-    chosen = choose_selection(ground, workers)
+    say(SELECTING)
+    chosen = choose_selection(ground, workers, partial(say, SELECTING))
     ground = replace(ground, settings=chosen.settings)
-    say("Reward models on the features kept, cross-fitted and stacked")
+    say(STACKING)
     drawn = drawn_rows(ground)
-    stack = fit_stack(ground, chosen, drawn, workers)
+    stack = fit_stack(ground, chosen, drawn, workers, partial(say, STACKING))
     G = doubly_robust_scores(stack.honest, ground.rows.A, ground.rows.R, ground.step_a.weights)
-    say("Step C: one small network against the doubly robust scores")
+    say(DISTILLING)
     columns = union(masks_of(chosen.whole, ground))
-    epochs, tried = choose_value_epochs(ground, stack, G, columns)
+    epochs, tried = choose_value_epochs(ground, stack, G, columns, workers, partial(say, DISTILLING))
     policy, promised = distilled(ground, stack, G, columns, drawn, epochs)
     worth = policy_value(greedy(stack.honest, log.eligible), G, ground.rows.weight)
     error = standard_error(worth.psi, ground.group)
@@ -155,7 +172,7 @@ class Selection:
     losses: dict[str, float]
 
 
-def choose_selection(ground: Ground, workers: int) -> Selection:
+def choose_selection(ground: Ground, workers: int, told: Counted) -> Selection:
     """Of the rules under which a small forest per action predicts held-out rewards best, the one with fewest features.
 
     "Best" is within one standard error of the lowest loss, and no worse than without selection.
@@ -166,13 +183,14 @@ def choose_selection(ground: Ground, workers: int) -> Selection:
     found = [step_b(ground, ground.fold != number) for number in range(ground.folds)]
     whole = step_b(ground, np.ones(len(ground.fold), bool))
     options = dict(selections(s))
-    losses = {}
-    if len(options) > 1:
-        losses = {name: screened(ground, found[:SCREENING_FOLDS], option, workers) for name, option in options.items()}
+    losses: dict[str, np.ndarray] = {}
+    for name, option in options.items() if len(options) > 1 else ():
+        losses[name] = screened(ground, found[:SCREENING_FOLDS], option, workers)
+        told(len(losses), len(options))
     sizes = {name: size(whole, ground, option) for name, option in options.items()}
     name = fewest_of_the_best(ground, losses, sizes) if losses else s.select
-    told, best = {one: float(loss.mean()) for one, loss in losses.items()}, options[name]
-    return Selection(name, best, under(whole, best), tuple(under(one, best) for one in found), told)
+    means, best = {one: float(loss.mean()) for one, loss in losses.items()}, options[name]
+    return Selection(name, best, under(whole, best), tuple(under(one, best) for one in found), means)
 
 
 def size(found: Relevance, ground: Ground, option: Settings) -> tuple[int, int]:
@@ -266,11 +284,11 @@ def drawn_rows(ground: Ground) -> np.ndarray:
     return np.where(first[:, owner], X[one], X[two])  # [m, D]
 
 
-def fit_stack(ground: Ground, chosen: Selection, drawn: np.ndarray, workers: int) -> Stack:
+def fit_stack(ground: Ground, chosen: Selection, drawn: np.ndarray, workers: int, told: Counted) -> Stack:
     """All kinds of reward models, cross-fitted and stacked; they predict the drawn rows as well."""
     X_new = np.concatenate([ground.rows.X, drawn])
     parts = [part_of(ground, number, one, X_new) for number, one in enumerate(chosen.by_fold)]
-    return stacked(ground.rows, ground.fold, cross_fit(parts, list(MEMBERS), workers))
+    return stacked(ground.rows, ground.fold, cross_fit(parts, list(MEMBERS), workers, told))
 
 
 # From rewards to a policy ------------------------------------------------------------------------------------
@@ -323,29 +341,41 @@ def go_on_by_value(network: HeadNetwork, given: Lesson, epochs: int) -> None:
     train_heads(network, given.X, loss, given.weight, plan, plan.learning_rate * VALUE_STEP)
 
 
-def choose_value_epochs(ground: Ground, stack: Stack, G: np.ndarray, columns: np.ndarray) -> tuple[int, dict[str, Any]]:
+def choose_value_epochs(
+    ground: Ground, stack: Stack, G: np.ndarray, columns: np.ndarray, workers: int, told: Counted
+) -> tuple[int, dict[str, Any]]:
     """How many passes over the scores: the number worth most on rows held out, if clearly worth more than none.
 
-    The scores are cross-fitted once, as is usual; a fold's policy is learned from the other folds' scores.
+    The scores are cross-fitted once, as is usual; a fold's policy is learned from the other folds' scores. These
+    policies are only compared with each other, so they are taught for half as long as the one that is kept.
     """
     given = lesson(ground, stack.honest, G, columns)
+    given = replace(given, plan=replace(given.plan, epochs=ground.settings.epochs))
+    held = [np.flatnonzero(ground.fold == number) for number in range(ground.folds)]
+    seen = [torch.tensor(np.flatnonzero(ground.fold != number)) for number in range(ground.folds)]
+    tasks = [(given.take(rows), given.X[torch.tensor(others)]) for rows, others in zip(seen, held, strict=True)]
     policies = {epochs: np.zeros_like(G) for epochs in (0, *VALUE_EPOCHS)}
-    for number in range(ground.folds):
-        held = np.flatnonzero(ground.fold == number)
-        seen = given.take(torch.tensor(np.flatnonzero(ground.fold != number)))
-        network = taught_rewards(seen)
-        start = network.weight.clone()
+    for rows, scores in zip(held, each_in_a_process(scores_by_epochs, tasks, workers, told), strict=True):
         for epochs, h in policies.items():
-            network.weight.copy_(start)
-            if epochs:
-                go_on_by_value(network, seen, epochs)
-            h[held] = greedy(network.scores(given.X[torch.tensor(held)]).numpy(), eligible_in(ground.log, held))
+            h[rows] = greedy(scores[epochs], eligible_in(ground.log, rows))
     gains = {
         epochs: gain(policies[epochs], policies[0], G, ground.rows.weight, ground.group) for epochs in VALUE_EPOCHS
     }
     best = max(VALUE_EPOCHS, key=lambda epochs: gains[epochs].value)
-    told = {str(epochs): [one.value, one.error] for epochs, one in gains.items()}
-    return (best if gains[best].clear else 0), told
+    tried = {str(epochs): [one.value, one.error] for epochs, one in gains.items()}
+    return (best if gains[best].clear else 0), tried
+
+
+def scores_by_epochs(seen: Lesson, X_new: Tensor) -> dict[int, np.ndarray]:
+    """Scores of new rows after so many passes over the scores of the rows seen."""
+    network = taught_rewards(seen)
+    start, found = network.weight.clone(), {}
+    for epochs in (0, *VALUE_EPOCHS):
+        network.weight.copy_(start)
+        if epochs:
+            go_on_by_value(network, seen, epochs)
+        found[epochs] = network.scores(X_new).numpy()
+    return found
 
 
 def eligible_in(log: Log, rows: np.ndarray) -> np.ndarray | None:

@@ -243,7 +243,8 @@ METHODS: dict[str, Method] = {
         grid=FOREST,
     ),
 }
-DEFAULT_METHOD = "ponn-b"
+DEFAULT_METHOD = "ponn-dr"
+STREAMED_METHOD = "ponn-b"  # the default for logs on disk: learns from all rows, not from a sample
 
 SERVED_ROWS, SERVED_BYTES = 1_000, 1 << 20  # a request to the server has at most so many
 STUDIO_UPLOAD = 500  # MB of a file that the studio takes
@@ -276,4 +277,13 @@ def settings_of(method: str | None = None, **changes: Any) -> Settings:
         near = difflib.get_close_matches(wrong[0], known, n=3)
         hint = f"Did you mean {listing(near)}?" if near else f"Expected one of {', '.join(sorted(known))}."
         raise PonnError(f"There is no setting {wrong[0]!r}. {hint}")
-    return Settings(**{**row.settings, **changes})
+    return Settings(**{**row.settings, **implied_rule(row, changes), **changes})
+
+
+def implied_rule(method: Method, changes: Container[str]) -> dict[str, Any]:
+    """The rule of Step B that the changes speak of, for a method that would choose one by itself."""
+    if method.settings.get("select") != "auto" or "select" in changes:
+        return {}
+    if "lambda1" in changes or "lambda2" in changes:
+        return {"select": "threshold"}
+    return {"select": "fdr"} if "fdr" in changes else {}

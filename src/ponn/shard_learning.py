@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ponn.encode import Encoding
 from ponn.engine import Passes, digest
+from ponn.errors import PonnError
 from ponn.estimators import snips, terms
 from ponn.inference import Architecture
 from ponn.learners import LEARNERS, Fitted, Prepared, current_practice, similar_rows
@@ -20,7 +21,7 @@ from ponn.models import LinearRewards, Model, Network
 from ponn.policy import Policy
 from ponn.propensity import Propensities
 from ponn.relevance import Relevance
-from ponn.settings import Settings, method_named, search_of, settings_of
+from ponn.settings import METHODS, STREAMED_METHOD, Settings, method_named, search_of, settings_of
 from ponn.shard_steps import Practice, fit_practice, fit_reward_models, shard_relevance
 from ponn.shard_training import training_problem
 from ponn.sharded import Batch, ShardedLog
@@ -42,12 +43,17 @@ def learn_sharded(
 ) -> Policy:
     """Learn a policy from a log on disk, as `learn` does in memory.
 
-    Networks are trained on all rows; their grid (tune=True) is tried on the log's sample. Learners that need all rows
-    at once (forests, LR-L1, MLP-L1) are fitted on the sample. trainers: processes that train a network together;
-    default this one.
+    The default method is one that sees all rows: networks are trained on all of them; their grid (tune=True) is tried
+    on the log's sample. Learners that need all rows at once (forests, LR-L1, MLP-L1, PONN-DR) are fitted on the sample.
+    trainers: processes that train a network together; default this one.
     """
     started = time.perf_counter()
-    name, row = method_named(method)
+    name, row = method_named(method or STREAMED_METHOD)
+    if trainers is not None and row.learner != NETWORK:
+        raise PonnError(
+            f"--trainers: {name} is learned from a sample of the rows by one process. Methods whose network several "
+            f"processes can train on all rows: {', '.join(one for one in METHODS if METHODS[one].learner == NETWORK)}."
+        )
     chosen = settings_of(name, **settings)
     grid = search_of(row, chosen, settings) if tune else {}
     train, valid = log.split(1 - VALID_SHARE, seed)

@@ -13,9 +13,9 @@ predictions, then the shares that make the observed rewards most likely are foun
 An action that a fold's models never saw promises 0.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from ponn.heads import Losses, Plan, fit_heads, taken_reward, taken_share
 from ponn.inference import sigmoid, softmax
 from ponn.reward import fit_one_action, fit_ridge
 from ponn.settings import Settings
+
+Found = TypeVar("Found")
+Counted = Callable[[int, int], None]  # is told how many are done of how many
 
 SURE = 1e-3  # predictions are kept this far from 0 and 1: a forest's votes know no more
 CALIBRATION_STEPS = 25  # of Newton's method in two numbers; it settles in under ten
@@ -290,15 +293,36 @@ class Stack:
     losses: Mapping[str, float]  # honest logistic loss of each kind and of the "stack"
 
 
-def cross_fit(parts: Sequence[Part], members: Sequence[str], workers: int) -> list[dict[str, np.ndarray]]:
-    """Predictions of every kind for X_new of every part; folds in processes of their own where there are workers."""
+def cross_fit(
+    parts: Sequence[Part], members: Sequence[str], workers: int, told: Counted | None = None
+) -> list[dict[str, np.ndarray]]:
+    """Predictions of every kind for X_new of every part."""
+    return each_in_a_process(fit_part, [(part, members) for part in parts], workers, told)
+
+
+def each_in_a_process(
+    function: Callable[..., Found], tasks: Sequence[tuple[Any, ...]], workers: int, told: Counted | None = None
+) -> list[Found]:
+    """What the function gives for every task, in order; in processes of their own where there are workers.
+
+    told: is told how many are done of how many.
+    """
+    found: list[Found] = []
+    for one in answers_in_order(function, tasks, workers):
+        found.append(one)
+        if told:
+            told(len(found), len(tasks))
+    return found
+
+
+def answers_in_order(function: Callable[..., Found], tasks: Sequence[tuple[Any, ...]], workers: int) -> Iterable[Found]:
+    """One answer after the other, as soon as it and those before it are there."""
     if workers <= 1:
-        return [fit_part(part, members) for part in parts]
+        return (function(*task) for task in tasks)
     from joblib import Parallel, delayed
 
-    found: list[dict[str, np.ndarray]] = Parallel(n_jobs=min(workers, len(parts)), backend="loky")(
-        delayed(fit_part)(part, members) for part in parts
-    )
+    processes = Parallel(n_jobs=min(workers, len(tasks)), backend="loky", return_as="generator")
+    found: Iterable[Found] = processes(delayed(function)(*task) for task in tasks)
     return found
 
 

@@ -7,6 +7,7 @@ times. Where the one who asked is killed, the same command goes on from there.
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -22,9 +23,8 @@ from ponn.errors import PonnError
 from ponn.team import Team
 from ponn.train import Candidate, Epoch, Problem, Progress, Trained, train
 
-RESTARTS = 8  # torchrun counts those of teams that did not meet as well: three were not enough
+RESTARTS = 3
 LOOKED_AT = 0.5  # seconds between looks at how far training is
-PATIENCE = 30.0  # seconds to meet the others: processes that were started again sometimes miss one another
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if Path("/sys/class/net/lo").exists() else {}  # torchrun's stay on this machine
 TOLD = 2_000  # characters of a launcher's output in an error
 
@@ -184,11 +184,28 @@ def work_on(config: dict[str, str]) -> None:
 
 
 def end_with_the_starter() -> None:
-    """End this process when the one that asked is gone: its end of the standard input closes then."""
+    """End this process and its launcher when the one that asked is gone: its end of the standard input closes then."""
     with suppress(OSError):
         while os.read(0, 1_024):
             pass
+    with suppress(OSError):
+        os.kill(os.getppid(), signal.SIGTERM)  # else it would start us again
     os._exit(1)
+
+
+def join_team() -> None:
+    """Make the process group of the environment, once more after each restart.
+
+    The launcher's store outlives a restart. Without a prefix of its own an attempt may find there the addresses of
+    processes that are gone, and wait for them for ever.
+    """
+    from torch import distributed
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, size = next(rendezvous("env://"))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = distributed.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
 
 
 def main() -> None:
@@ -196,12 +213,7 @@ def main() -> None:
     from torch import distributed
 
     threading.Thread(target=end_with_the_starter, daemon=True).start()
-    given_up = threading.Timer(PATIENCE, os._exit, (1,))  # gloo may wait for ever, whatever timeout it is given
-    given_up.daemon = True
-    given_up.start()
-    distributed.init_process_group("gloo")
-    Team.current().meet()
-    given_up.cancel()
+    join_team()
     work_on({"folder": sys.argv[1]})
     distributed.destroy_process_group()
 

@@ -18,6 +18,7 @@ from pyarrow.csv import write_csv
 
 import ponn
 from ponn.charts import LINES, in_figures
+from ponn.commands_policy import how_it_learned
 from ponn.confounding import what_overturns
 from ponn.drawing import ACCENT, INK, MARK, PALE, in_percent, safe
 from ponn.estimators import ESTIMATORS
@@ -27,7 +28,8 @@ from ponn.holdout import learn_with_holdout
 from ponn.intervals import Estimate
 from ponn.learners import CURVE_POINTS, curve
 from ponn.markup import TABLE_ROWS, figures, table
-from ponn.report import SECTIONS, report_page, told, write_report
+from ponn.report import SECTIONS, report_page, write_report
+from ponn.report_worth import told
 from ponn.surrogate import Leaf, Question, imitate
 from ponn.train import Epoch, Trained
 from ponn.worth import worth
@@ -425,6 +427,21 @@ def test_a_table_escapes_cells_and_counts_what_it_leaves_out():
     assert "<b>" not in text
     assert text.count("<tr>") == TABLE_ROWS + 1
     assert "and 7 more." in text
+
+
+def test_a_stack_of_reward_models_is_told():
+    made = learn_with_holdout(log_of(300), "ponn-dr", trees=5, epochs=2, folds=2, hidden=(4,))
+    text = report_page(findings(made.policy, log_of(300), rows=made.kept, corrections=made.corrections))
+    check_page(text)
+    assert "in 2 parts" in text
+    assert "<td>share network</td>" in text
+    assert "<td>all together</td>" in text
+    assert ">chosen</td>" in text
+    assert ", each in turn held out." in text
+    line, rows = how_it_learned(made.policy.provenance), made.policy.provenance["rows"]
+    assert line.startswith(f"{rows['train']:,} rows, each in turn held out, seed 0. Features by ")
+    assert "%" in line
+    assert len([note for note in made.policy.provenance["notes"] if "were cut" in note]) <= 1
 
 
 def test_the_command_line_writes_the_same_report_twice(tmp_path):

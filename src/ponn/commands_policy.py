@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from ponn.policy import Policy
     from ponn.scoring import Scored
     from ponn.worth import Worth
+
+TOLD_SHARE = 0.05  # of a reward model in the stack, from which on it is named
 
 
 @click.command()
@@ -53,19 +56,29 @@ def print_policy(policy: "Policy") -> None:
         table.add_row(Text(str(action)), Text(", ".join(ordered) or "nothing: its probability is the same for all"))
     out.print(table)
     made = policy.provenance
-    trained = made["training"]
-    epochs = f", {trained['best_epoch']} epochs" if "best_epoch" in trained else ""
-    out.print(
-        Text(
-            f"Method {policy.method}, {made['rows']['train']:,} training, {made['rows']['valid']:,} validation rows, "
-            f"seed {made['seed']}{epochs}, validation loss {trained['valid_loss']:.4g}."
-        )
-    )
+    out.print(Text(f"Method {policy.method}, {how_it_learned(made)}"))
     if policy.eligibility is not None:
         for told in policy.eligibility.sentences:
             out.print(Text(f"  {told}"))
     for note in made["notes"]:
         out.print(Text(f"  {note}"))
+
+
+def how_it_learned(made: Mapping[str, Any]) -> str:
+    """Rows, seed and how far training went, in a line."""
+    rows, trained, seed = made["rows"], made["training"], made["seed"]
+    if not rows["valid"]:
+        kinds = sorted(trained["shares"].items(), key=lambda one: -one[1])
+        told = ", ".join(f"{kind} {share:.0%}" for kind, share in kinds if share >= TOLD_SHARE)
+        return (
+            f"{rows['train']:,} rows, each in turn held out, seed {seed}. Features by {trained['selection']}; "
+            f"rewards by {told}."
+        )
+    epochs = f", {trained['best_epoch']} epochs" if "best_epoch" in trained else ""
+    return (
+        f"{rows['train']:,} training, {rows['valid']:,} validation rows, seed {seed}{epochs}, "
+        f"validation loss {trained['valid_loss']:.4g}."
+    )
 
 
 @click.command()

@@ -67,9 +67,10 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """Settings that a learner chose, and the relevant sets under them."""
+    """What a learner that holds out every row once chose by itself, and its own Steps A and B on all rows."""
 
     settings: Settings
+    step_a: Propensities
     step_b: Relevance | None
 
 
@@ -223,8 +224,8 @@ def doubly_robust(prepared: Prepared, options: Sequence[Candidate], workers: int
     found = []
     for one in options:
         made = learn_robust(prepared.log, prepared.encoding, one.settings, one.seed, workers or cores(), say)
-        chosen = Chosen(made.settings, made.relevance)
-        found.append(Fitted(made.policy, -made.value, made.details, made.notes, {"reward": made.rewards}, chosen))
+        chosen = Chosen(made.settings, made.step_a, made.relevance)
+        found.append(Fitted(made.policy, -made.value, made.details, (), {"reward": made.rewards}, chosen))
     return found
 
 

@@ -125,9 +125,11 @@ def assemble(
     beside: Mapping[str, Model] | None = None,
 ) -> Policy:
     """The policy with everything needed to explain it; beside: its companions, where they are fitted already."""
-    step_b, settings = prepared.step_b, chosen.settings
+    step_a, step_b, settings = prepared.step_a, prepared.step_b, chosen.settings
+    rows = {"train": len(prepared.train), "valid": len(prepared.valid)}
     if fitted.chosen is not None:
-        step_b, settings = fitted.chosen.step_b, fitted.chosen.settings
+        step_a, step_b, settings = fitted.chosen.step_a, fitted.chosen.step_b, fitted.chosen.settings
+        rows = {"train": len(prepared.log), "valid": 0}
     if step_b is not None:
         step_b = step_b.under(settings)
     d = len(prepared.encoding.features)
@@ -135,15 +137,15 @@ def assemble(
     carried = companions(prepared, settings, fitted, told) if beside is None else beside
     selected = np.ones((len(prepared.train.actions), d), bool) if step_b is None else step_b.selected
     provenance = {
-        "rows": {"train": len(prepared.train), "valid": len(prepared.valid)},
+        "rows": rows,
         "reward": {"range": list(prepared.train.reward_range), "minimize": prepared.train.minimize},
         "columns": asdict(prepared.train.columns),
         "drop_missing": prepared.train.drop_missing,
-        "propensities": {"model": prepared.step_a.model, "known": float(prepared.step_a.known.mean())},
+        "propensities": {"model": step_a.model, "known": float(step_a.known.mean())},
         "seed": chosen.seed,
         "candidates": tried,
         "training": {"valid_loss": fitted.valid_loss, **fitted.details},
-        "notes": [*prepared.train.notes, *prepared.encoding.notes, *prepared.step_a.notes, *fitted.notes, *told],
+        "notes": [*prepared.train.notes, *prepared.encoding.notes, *step_a.notes, *fitted.notes, *told],
         "versions": {name: version(name) for name in VERSIONED},
         "seconds": round(seconds, 3),
     }

@@ -83,3 +83,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def cell(value: object) -> str:
     """What stands in a table, escaped unless it is markup."""
     return value if isinstance(value, Html) else safe(shortened(value, CELL))
+
+
+def cut_told(count: int, what: str, most: int) -> str:
+    """How many are in the picture, where not all are."""
+    return f"{most} of {count} {what} are shown. " if count > most else ""

@@ -79,7 +79,7 @@ class Robust:
     value: float  # cross-fitted doubly robust value of the greedy policy, rewards in [0, 1]
     error: float  # its standard error
     details: dict[str, Any]
-    notes: tuple[str, ...]
+    step_a: Propensities  # cross-fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +144,7 @@ def learn_robust(log: Log, encoding: Encoding, settings: Settings, seed: int, wo
             "folds": ground.folds,
             "distillation_loss": distillation_loss(policy, ground.rows.X, stack.everywhere[: len(log)]),
         },
-        ground.step_a.notes,
+        ground.step_a,
     )
 
 

@@ -26,13 +26,13 @@ demo: $(READY)  ## simulate a clinic, look at its log, learn a policy, value it,
 	$(BIN)/ponn demo demo
 
 test: $(CLUSTERS) browser java  ## run all tests
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 
 check: $(CLUSTERS) browser java  ## the whole gate: format, lint, types, tests (docs are executed by the tests)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 
 # Debian's Chromium for the tests of the pages, where it can be had without asking for rights; else they use a browser
 # that is there, or are skipped and say so.

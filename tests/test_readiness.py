@@ -79,6 +79,17 @@ def test_repeated_rows_are_counted():
     assert any(told.startswith("7 rows repeat an earlier row") for told in found.suspicious)
 
 
+def test_levels_that_differ_only_in_capitals_or_spaces_are_told():
+    n = 60
+    table = {"x": ["yes", "Yes", "no "] * (n // 3), "y": ["a", "b"] * (n // 2), "act": ["u", "v", "V"] * (n // 3)}
+    table |= {"z": ["one  two", "One two", "q", "Q", "r", "s"] * (n // 6), "reward": [0, 1] * (n // 2)}
+    told = [one for one in ponn.check(table, action="act", reward="reward").suspicious if "capitals" in one]
+    assert [one.split("'")[1] for one in told] == ["act", "x", "z"]
+    assert "'V', 'v', which" in told[0]
+    assert "'Yes', 'yes', which" in told[1]
+    assert "'One two', 'one  two' and 1 more such groups" in told[2]
+
+
 def test_texts_that_are_mostly_numbers_or_mangled_ranges_are_told():
     table = ordinary()
     table["weight"] = ["unknown" if j % 50 == 0 else str(60 + j % 40) for j in range(2_000)]

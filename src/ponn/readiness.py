@@ -332,14 +332,14 @@ def leak_of_action(log: Log, level: np.ndarray, feature: Feature) -> str:
 
 
 def odd_texts(log: Log) -> list[str]:
-    """Text columns that are mostly numbers, or that a spreadsheet has mangled."""
+    """Text columns that are mostly numbers, that a spreadsheet has mangled, or with one level written in two ways."""
     found = []
-    for name in log.features:
+    for name in (log.columns.action, *log.features):
         column = log.table.column(name)
         if kind_of(column.type) == CATEGORY and not pa.types.is_dictionary(column.type):
             counted = pc.value_counts(texts(column).drop_null())
             cells = dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
-            found += [*number_like(name, cells), *date_like(name, cells)]
+            found += [*number_like(name, cells), *date_like(name, cells), *same_but_for_spelling(name, cells)]
     return found
 
 
@@ -364,6 +364,21 @@ def date_like(name: str, cells: dict[str, int]) -> list[str]:
     return [
         f"Column {name!r} holds {listing(odd, 3)} in {rows} rows: probably ranges such as 10-19 that a spreadsheet "
         "turned into dates."
+    ]
+
+
+def same_but_for_spelling(name: str, cells: dict[str, int]) -> list[str]:
+    """Cells such as 'yes', 'Yes' and 'yes ', which differ in nothing but capitals and spaces."""
+    spellings: dict[str, list[str]] = {}
+    for text in cells:
+        spellings.setdefault(" ".join(text.split()).casefold(), []).append(text)
+    twice = [sorted(one) for one in spellings.values() if len(one) > 1]
+    if not twice:
+        return []
+    more = f" and {len(twice) - 1} more such groups" if len(twice) > 1 else ""
+    return [
+        f"Column {name!r} holds {listing(min(twice), 3)}{more}, which differ only in capitals or spaces and count as "
+        "different levels. Write them alike if they mean the same."
     ]
 
 

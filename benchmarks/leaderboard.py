@@ -120,7 +120,8 @@ def bars(worlds: Mapping[str, Any]) -> dict[str, Any]:
     """Over the worlds of the harness, without the real tables: shares and counts."""
     there = {name: one for name, one in worlds.items() if name in SIMULATED}
     found: dict[str, Any] = {"worlds": len(SIMULATED), "seen": len(there)}
-    found["fewest seeds"] = min((one["seeds"] for one in there.values()), default=0)
+    found["fewest seeds"] = min(there[name]["seeds"] if name in there else 0 for name in SIMULATED)
+    found["every method in"] = sum(set(METHODS) <= set(one["methods"]) for one in there.values())
     for measure in MEASURES:
         decided = {name: one for name, one in there.items() if one[f"decided in {measure}"]}
         good = [name for name, one in decided.items() if not one[f"beaten in {measure} by"]]
@@ -177,6 +178,12 @@ def bar_lines(found: Mapping[str, Any]) -> list[str]:
     """One line per bar."""
     one, enough = found["bars"], found["bars"]["fewest seeds"] >= FEWEST
     lines = [] if enough else [f"**Not finished**: some world has {one['fewest seeds']} of {FEWEST} seeds.", ""]
+    if one["every method in"] < one["worlds"]:
+        lines += [
+            f"Every method was run in {one['every method in']} of {one['worlds']} worlds; what is said of the others is "
+            "said of the methods that were run.",
+            "",
+        ]
     for measure in MEASURES:
         share = one[f"best or tied in {measure}"]
         if not share["of"]:

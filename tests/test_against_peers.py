@@ -129,7 +129,8 @@ def test_bars_count_worlds_where_somebody_is_clearly_better():
     assert found["bars"]["best or tied in value"] == {"worlds": 1, "of": 2}
     assert found["worlds"][second]["beaten in value by"] == ["poem"]
     assert found["bars"]["worst"] == {"in": [], "of": 2}
-    assert found["bars"]["fewest seeds"] == 10
+    assert found["bars"]["fewest seeds"] == 0  # of the worlds that were not run
+    assert "Every method was run in 0 of 15 worlds" in leaderboard.page(found)
 
 
 def test_being_below_all_is_worst_and_below_practice_is_told():

@@ -180,8 +180,8 @@ def bar_lines(found: Mapping[str, Any]) -> list[str]:
     lines = [] if enough else [f"**Not finished**: some world has {one['fewest seeds']} of {FEWEST} seeds.", ""]
     if one["every method in"] < one["worlds"]:
         lines += [
-            f"Every method was run in {one['every method in']} of {one['worlds']} worlds; what is said of the others is "
-            "said of the methods that were run.",
+            f"Every method was run in {one['every method in']} of {one['worlds']} worlds; what is said of the others "
+            "is said of the methods that were run.",
             "",
         ]
     for measure in MEASURES:

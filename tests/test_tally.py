@@ -171,6 +171,26 @@ def test_a_tally_is_the_same_without_the_compiled_loops(weighted, request):
         assert one.tobytes() == other.tobytes()
 
 
+@needs_compiled
+def test_infinite_cells_are_missing_with_and_without_the_compiled_loops(request):
+    """Also where squares cancel, so that the levels are looked up a second time."""
+    x = np.array([0.1, np.inf, 0.2, -np.inf, 0.9, np.nan, 0.15, 0.95], np.float32)
+    taken = Taken(np.zeros(8, int), np.full(8, 3.0), 1)  # one action, one outcome: M2 is exactly 0
+    found = []
+    for missing in (True, False):
+        encoding = Encoding((number(0.0, 1.0, 2, missing),), 8)
+        found.append(tally.tally_batch(encoding, [pa.chunked_array([x])], taken))
+    request.getfixturevalue("without_compiled")
+    for missing, compiled in zip((True, False), found, strict=True):
+        encoding = Encoding((number(0.0, 1.0, 2, missing),), 8)
+        plain = tally.tally_batch(encoding, [pa.chunked_array([x])], taken)
+        for one, other in zip(arrays(compiled), arrays(plain), strict=True):
+            assert one.tobytes() == other.tobytes()
+        assert compiled.levels.N.tolist() == [3, 2, *([3] if missing else []), 8]
+        assert not compiled.levels.M2.any()
+        assert np.isfinite(compiled.gram.C).all()
+
+
 def arrays(found: Tally) -> Iterator[np.ndarray]:
     yield from (found.levels.N, found.levels.N_taken, found.levels.U, found.levels.M2, found.gram.mean, found.gram.C)
 

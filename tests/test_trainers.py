@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import distributed
 
 import ponn
 from faults import Deadly
@@ -24,7 +25,7 @@ from ponn.shard_training import Position, RowStream, ShardStream, interleaved, j
 from ponn.sharded import read_sharded
 from ponn.team import Team
 from ponn.train import Batches, Candidate, Problem, tensors, train
-from ponn.trainers import Folder, Trainers
+from ponn.trainers import Folder, Trainers, join_team
 from test_sharded import names, table, write
 from test_train import QUICK, candidate, problem
 
@@ -187,6 +188,26 @@ def test_too_many_processes_are_refused():
         Batches(data, 1, torch.Generator(), Team(1, 2))
     with pytest.raises(PonnError, match="only on a log on disk"):
         anysize.learn(ponn.read_log(table(200), **names()), trainers=2)
+
+
+def test_methods_that_learn_from_a_sample_have_one_trainer(tmp_path):
+    log = ponn.read_log(write(tmp_path / "log", table(300), 2), lazy=True, **names())
+    with pytest.raises(PonnError, match=r"lr-l1 is learned from a sample .* can train on all rows: ponn-b, ponn, poem"):
+        anysize.learn(log, "lr-l1", engine=Here(), trainers=2)
+
+
+def test_an_attempt_never_meets_the_addresses_of_the_one_before(monkeypatch):
+    """The launcher's store outlives a restart."""
+    store, found = distributed.HashStore(), []
+    monkeypatch.setattr(distributed, "rendezvous", lambda _: iter([(store, 0, 2)]))
+    monkeypatch.setattr(distributed, "init_process_group", lambda backend, store, rank, world_size: found.append(store))
+    for attempt in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        join_team()
+    first, again = found
+    first.set("address of rank 1", "gone")
+    assert first.check(["address of rank 1"])
+    assert not again.check(["address of rank 1"])
 
 
 def training_processes(folder: str) -> list[int]:

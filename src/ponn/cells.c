@@ -133,10 +133,11 @@ static int get_table(PyObject *object, Py_buffer *view, Table *table)
     if (!get_view(object, "table", "d", 3, PyBUF_STRIDES | PyBUF_WRITABLE, view))
         return 0;
     const Py_ssize_t *shape = view->shape, *strides = view->strides, cell = CELL * sizeof(double);
-    Py_ssize_t b = shape[1], step = shape[0] > 1 ? strides[0] / cell : b;
-    if (shape[2] == CELL && strides[2] == sizeof(double) && (b <= 1 || strides[1] == cell) && b <= INT16_MAX + 1 &&
-        (shape[0] <= 1 || (strides[0] % cell == 0 && step >= b)) && shape[0] <= INT16_MAX && step <= INT32_MAX / (shape[0] + !shape[0])) {
-        *table = (Table){view->buf, (int)shape[0], (int)b, (int)step};
+    Py_ssize_t k = shape[0], b = shape[1], step = k > 1 ? strides[0] / cell : b;
+    int cells_fit = shape[2] == CELL && strides[2] == sizeof(double) && (b <= 1 || strides[1] == cell);
+    int actions_fit = k <= 1 || (strides[0] % cell == 0 && step >= b); /* none overlap or begin within a cell */
+    if (cells_fit && actions_fit && k <= INT16_MAX && b <= INT16_MAX + 1 && step <= INT32_MAX / (k > 0 ? k : 1)) {
+        *table = (Table){view->buf, (int)k, (int)b, (int)step};
         return 1;
     }
     PyBuffer_Release(view);
@@ -194,31 +195,31 @@ typedef struct {
 /* The cell of each value, floor((x - low) scale) of its action with the end bins for what lies outside, and x - mean in
    the precision of the result. One plain loop: compilers turn it into vectors. Says whether any value is
    missing: NaN or infinite. */
-#define DEFINE_PLACE(NAME, TYPE, RESULT)                                                                          \
-    WITH_WIDE_VECTORS static int NAME(const TYPE *restrict x, const int *restrict A, Py_ssize_t n, Bins bins, int step, \
-                                      int32_t *restrict cells, RESULT *restrict centred)                          \
-    {                                                                                                             \
-        const double last = bins.bins - 1, low = bins.low, scale = bins.scale;                                    \
-        const RESULT mean = (RESULT)bins.mean;                                                                    \
-        int missing = 0;                                                                                          \
-        for (Py_ssize_t j = 0; j < n; j++) {                                                                      \
-            double position = ((double)x[j] - low) * scale;                                                       \
-            position = position > 0 ? position : 0;                                                               \
-            cells[j] = A[j] * step + (int32_t)(position < last ? position : last);                                   \
-            centred[j] = (RESULT)x[j] - mean;                                                                     \
-            missing |= x[j] - x[j] != 0;                                                                          \
-        }                                                                                                         \
-        return missing;                                                                                           \
-    }                                                                                                             \
-                                                                                                                  \
-    static void NAME##_missing(const TYPE *x, const int *A, Py_ssize_t n, Bins bins, int step, int32_t *cells,       \
-                               RESULT *centred)                                                                   \
-    {                                                                                                             \
-        for (Py_ssize_t j = 0; j < n; j++)                                                                        \
-            if (x[j] - x[j] != 0) {                                                                               \
-                cells[j] = bins.missing < 0 ? -1 : A[j] * step + bins.missing;                                       \
-                centred[j] = 0;                                                                                   \
-            }                                                                                                     \
+#define DEFINE_PLACE(NAME, TYPE, RESULT)                                                                       \
+    WITH_WIDE_VECTORS static int NAME(const TYPE *restrict x, const int *restrict A, Py_ssize_t n, Bins bins,  \
+                                      int step, int32_t *restrict cells, RESULT *restrict centred)             \
+    {                                                                                                          \
+        const double last = bins.bins - 1, low = bins.low, scale = bins.scale;                                 \
+        const RESULT mean = (RESULT)bins.mean;                                                                 \
+        int missing = 0;                                                                                       \
+        for (Py_ssize_t j = 0; j < n; j++) {                                                                   \
+            double position = ((double)x[j] - low) * scale;                                                    \
+            position = position > 0 ? position : 0;                                                            \
+            cells[j] = A[j] * step + (int32_t)(position < last ? position : last);                             \
+            centred[j] = (RESULT)x[j] - mean;                                                                  \
+            missing |= x[j] - x[j] != 0;                                                                       \
+        }                                                                                                      \
+        return missing;                                                                                        \
+    }                                                                                                          \
+                                                                                                               \
+    static void NAME##_missing(const TYPE *x, const int *A, Py_ssize_t n, Bins bins, int step, int32_t *cells, \
+                               RESULT *centred)                                                                \
+    {                                                                                                          \
+        for (Py_ssize_t j = 0; j < n; j++)                                                                     \
+            if (x[j] - x[j] != 0) {                                                                            \
+                cells[j] = bins.missing < 0 ? -1 : A[j] * step + bins.missing;                                 \
+                centred[j] = 0;                                                                                \
+            }                                                                                                  \
     }
 
 DEFINE_PLACE(place_floats, float, float)
@@ -226,12 +227,12 @@ DEFINE_PLACE(place_floats_in_double, float, double)
 DEFINE_PLACE(place_doubles, double, double)
 
 /* Place a strip of values; where nobody wants them centred, `centred` is room that is not looked at again. */
-#define PLACE(NAME, TYPE, RESULT)                                                                          \
-    do {                                                                                                   \
-        const TYPE *values = (const TYPE *)x->buf + at;                                                    \
-        RESULT *to = centred ? (RESULT *)centred->buf + start : (RESULT *)room;                            \
-        if (NAME(values, rows.A + at, size, bins, table.step, cells, to))                                           \
-            NAME##_missing(values, rows.A + at, size, bins, table.step, cells, to);                                 \
+#define PLACE(NAME, TYPE, RESULT)                                                   \
+    do {                                                                            \
+        const TYPE *values = (const TYPE *)x->buf + at;                             \
+        RESULT *to = centred ? (RESULT *)centred->buf + start : (RESULT *)room;     \
+        if (NAME(values, rows.A + at, size, bins, table.step, cells, to))           \
+            NAME##_missing(values, rows.A + at, size, bins, table.step, cells, to); \
     } while (0)
 
 /* One feature, from the first row on: strip by strip while a strip is in the cache. */

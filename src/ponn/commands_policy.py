@@ -67,12 +67,12 @@ def print_policy(policy: "Policy") -> None:
 def how_it_learned(made: Mapping[str, Any]) -> str:
     """Rows, seed and how far training went, in a line."""
     rows, trained, seed = made["rows"], made["training"], made["seed"]
-    if not rows["valid"]:
+    if "shares" in trained:
         kinds = sorted(trained["shares"].items(), key=lambda one: -one[1])
         told = ", ".join(f"{kind} {share:.0%}" for kind, share in kinds if share >= TOLD_SHARE)
         return (
-            f"{rows['train']:,} rows, each in turn held out, seed {seed}. Features by {trained['selection']}; "
-            f"rewards by {told}."
+            f"{rows['train'] + rows['valid']:,} rows, each in turn held out, seed {seed}. "
+            f"Features by {trained['selection']}; rewards by {told}."
         )
     epochs = f", {trained['best_epoch']} epochs" if "best_epoch" in trained else ""
     return (

@@ -200,9 +200,8 @@ def join_team() -> None:
     processes that are gone, and wait for them for ever.
     """
     from torch import distributed
-    from torch.distributed.rendezvous import rendezvous
 
-    store, rank, size = next(rendezvous("env://"))
+    store, rank, size = next(distributed.rendezvous("env://"))  # type: ignore[attr-defined]
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = distributed.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)

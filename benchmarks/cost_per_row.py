@@ -24,7 +24,7 @@ from ponn.settings import Settings
 from ponn.shard_evaluation import ValueSums
 from ponn.shard_steps import ContributingRows, LoggingSums, Practice, RewardSums, TallySums
 from ponn.sharded import ShardedLog, Summarising, read_sharded
-from ponn.survey import Surveying
+from ponn.survey import Names, Surveying
 from record import RESULTS, now, write_record
 from relevance_rows_per_second import OnlyRead
 
@@ -70,7 +70,7 @@ def passes_of(log: ShardedLog, encoding: Any, rng: np.random.Generator) -> dict[
     names = [*log.features, *reader.columns.roles().values()]
     return {
         "only reading": OnlyRead(tuple(names)),
-        "survey": Surveying(reader.columns, log.features, None, False, 100, 0.0),
+        "survey": Surveying(Names(reader.columns, log.features), False, 100),
         "levels": Summarising(reader, 100),
         "Step A": LoggingSums(reader, encoding, theta, 0),
         "Step A, 5 folds": LoggingSums(reader, encoding, folded, 0),
@@ -79,7 +79,7 @@ def passes_of(log: ShardedLog, encoding: Any, rng: np.random.Generator) -> dict[
         "reward models": RewardSums(reader, encoding, theta, 0),
         "reward models, 5 folds": RewardSums(reader, encoding, folded, 0),
         "rows of Step C": ContributingRows(reader, encoding, known, True, False, 1.0),
-        "values": ValueSums(reader, encoding, known, folded, (policy,), 0, 10_000),
+        "values": ValueSums(reader, encoding, known, folded, (policy,), 0, 10_000, np.ones(len(log.actions))),
     }
 
 

@@ -168,7 +168,10 @@ class TestSparkFrames:
         frame = spark.session.read.parquet(str(folder)).coalesce(2)
         files = tmp_path / "files"
         frame.write.parquet(str(files))
-        disk, found = opened(files, Here()), anysize.read_log(frame, **names())
+        limits = {"rules": ["c if few == 3"], "drop_ineligible": True}
+        disk, found = opened(files, Here(), **limits), anysize.read_log(frame, **names(**limits))
+        assert found.notes == disk.notes
+        assert len(found) == len(disk) < 3_000
         encoding = Encoding.fit(disk.sample.log)
         there, here = (fit_practice(one, encoding, Passes(one.holder or Here()), Settings()) for one in (found, disk))
         np.testing.assert_allclose(there.theta, here.theta, rtol=1e-8, atol=1e-10)

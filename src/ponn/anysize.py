@@ -23,7 +23,7 @@ from ponn.frames import is_frame, read_frame
 from ponn.intervals import Estimate, LowOverlap
 from ponn.log import Log
 from ponn.policy import Policy
-from ponn.readiness import ActionCount, Check, FeatureLine
+from ponn.readiness import ActionCount, Check, EligibleCount, FeatureLine
 from ponn.remote import is_folder, is_uri, place_of
 from ponn.scoring import Asked, Scored, write_recommendations
 from ponn.settings import Settings, method_named
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 POLICY, LOGGING, PRACTICE = "policy", "logging", "current practice"
 SMALL_BYTES = 64 << 20  # learning takes about ten times the bytes of its rows
-IN_MEMORY = ("eligible", "rules", "drop_ineligible", "keep")  # keywords of read_log that logs on disk do not have
 EngineName = str | Engine | None
 
 
@@ -120,11 +119,11 @@ def plain_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords of `read_log` with every default filled in."""
     given = inspect.signature(log.read_log).bind("", **columns)
     given.apply_defaults()
-    found = {name: value for name, value in given.arguments.items() if name not in ("source", *IN_MEMORY)}
-    if any(given.arguments[name] for name in IN_MEMORY):
+    found = {name: value for name, value in given.arguments.items() if name not in ("source", "keep")}
+    if given.arguments["keep"]:
         raise PonnError(
-            "Eligible actions (eligible, rules; --eligible, --never) and subgroups (keep; --by) are known only of logs "
-            "in memory: read the directory with lazy=False, without naming an engine."
+            "Subgroups (keep; --by) are known only of logs in memory: read the directory with lazy=False, without "
+            "naming an engine."
         )
     return found
 
@@ -426,6 +425,7 @@ def check_sharded(found: ShardedLog) -> Check:
         balance=() if step_a is None else tuple(readiness.worst_balance(step_a, encoding)),
         unsupported=None if step_a is None else step_a.unsupported,
         everyone=everyone,
+        eligible=tuple(EligibleCount(label, survey.eligible[label]) for label in found.actions if survey.eligible),
         **readiness.verdict(sample, actions, survey.rows),
     )
 

@@ -7,6 +7,7 @@ A column names, in each cell, the actions available there: an Arrow list of labe
 cell or an empty text stands for all actions. Rules (rules.py) say where an action is NOT available.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,8 +68,8 @@ def given_actions(eligible: Any, actions: Sequence[Any], n: int) -> np.ndarray:
 # The column ----------------------------------------------------------------------------------------------
 
 
-def named_actions(rows: Rows, name: str, numbers_of: Mapping[str, int], k: int) -> tuple[np.ndarray, int]:
-    """Which actions the cells of a column name ([n, k] bool), and how many cells are empty and so name all."""
+def named_actions(rows: Rows, name: str, numbers_of: Mapping[str, int], k: int) -> np.ndarray:
+    """Which actions the cells of a column name; an empty one names all: [n, k] bool."""
     column = rows.table.column(name)
     nested = isinstance(column.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
     try:
@@ -79,7 +80,7 @@ def named_actions(rows: Rows, name: str, numbers_of: Mapping[str, int], k: int) 
             "'AC|CAF', or lists of labels."
         ) from error
     found[empty] = True
-    return found, int(empty.sum())
+    return found
 
 
 def written(rows: Rows, name: str, numbers_of: Mapping[str, int], k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -204,25 +205,24 @@ def described(eligible: str | Eligibility | None, rules: Sequence[str], drop: bo
 
 
 def eligible_actions(
-    eligibility: Eligibility, rows: Rows, actions: Sequence[Any], notes: list[str], *, by_column: bool = True
+    eligibility: Eligibility, rows: Rows, actions: Sequence[Any], *, by_column: bool = True
 ) -> np.ndarray:
     """May action a be taken in row j? By the column (unless told to pass it over) and the rules: [n, k] bool."""
     n, k = rows.table.num_rows, len(actions)
     numbers_of = label_numbers(actions, eligibility.labels)
     eligible = np.ones((n, k), bool)
     if eligibility.column is not None and by_column:
-        eligible, empty = named_actions(rows, eligibility.column, numbers_of, k)
-        if empty:
-            notes.append(
-                f"The eligibility column {eligibility.column!r} is empty in {empty} of {n} rows: all actions are "
-                "eligible there."
-            )
+        eligible = named_actions(rows, eligibility.column, numbers_of, k)
     for rule in eligibility.parsed:
         a = rule_action(rule, numbers_of, actions)
         if a != UNTAKEN:
             eligible[:, a] &= ~rule.holds(rows.table)
-            notes += missing_cells(rule, rows)
     return eligible
+
+
+def logged_eligible(eligibility: Eligibility, rows: Rows, actions: Sequence[Any], A: np.ndarray) -> np.ndarray:
+    """Was the logged action eligible? [n] bool."""
+    return np.asarray(eligible_actions(eligibility, rows, actions)[np.arange(len(A)), A])
 
 
 def rule_action(rule: Rule, numbers_of: Mapping[str, int], actions: Sequence[Any]) -> int:
@@ -232,12 +232,39 @@ def rule_action(rule: Rule, numbers_of: Mapping[str, int], actions: Sequence[Any
     return numbers_of[rule.action]
 
 
-def missing_cells(rule: Rule, rows: Rows) -> list[str]:
-    """A note where a rule compares cells that are missing."""
-    compared = {one.column for one in rule.conditions if one.sign != "missing"}
-    counts = {name: int(is_missing(rows.table.column(name)).sum()) for name in sorted(compared)}
-    told = ", ".join(f"{name!r} ({count})" for name, count in counts.items() if count)
-    return [f"The rule {rule.text!r} does not exclude rows that lack a value: {told}."] if told else []
+def silent_cells(eligibility: Eligibility, table: pa.Table) -> Counter[str]:
+    """How many cells of a column say nothing about what is eligible."""
+    found = Counter({name: int(is_missing(table.column(name)).sum()) for name in eligibility.rule_columns})
+    if eligibility.column is not None:
+        found[eligibility.column] = int(is_empty(table.column(eligibility.column)).sum())
+    return found
+
+
+def is_empty(column: pa.ChunkedArray) -> np.ndarray:
+    """Cells that are missing, or texts of nothing but spaces: [n] bool."""
+    found = np.asarray(is_missing(column))
+    plain = plain_values(column)
+    if kind_of(plain.type) != CATEGORY:
+        return found
+    blank = pc.equal(pc.utf8_trim_whitespace(texts(plain)), "")
+    return found | np.asarray(pc.fill_null(blank, True).to_numpy())
+
+
+def silence_told(eligibility: Eligibility, silent: Mapping[str, int], n: int, actions: Sequence[Any]) -> list[str]:
+    """Notes where cells say nothing about what is eligible."""
+    notes = []
+    if eligibility.column is not None and silent[eligibility.column]:
+        notes.append(
+            f"The eligibility column {eligibility.column!r} is empty in {silent[eligibility.column]} of {n} rows: all "
+            "actions are eligible there."
+        )
+    taken = label_numbers(actions)
+    for rule in eligibility.parsed:
+        compared = sorted({one.column for one in rule.conditions if one.sign != "missing"})
+        told = ", ".join(f"{name!r} ({silent[name]})" for name in compared if silent[name])
+        if told and rule.action in taken:
+            notes.append(f"The rule {rule.text!r} does not exclude rows that lack a value: {told}.")
+    return notes
 
 
 def check_some_eligible(eligible: np.ndarray, rows: Rows) -> None:

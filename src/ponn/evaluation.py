@@ -114,29 +114,32 @@ def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS,
 
 
 def probabilities_on(policy: Valued, log: Log) -> np.ndarray:
-    """h(a | x_j) over the eligible actions, columns in the order of log.actions.
+    """h(a | x_j) over the eligible actions, columns in the order of log.actions; see `possible`."""
+    return possible(wanted_on(policy, log), log, np.bincount(log.A, minlength=len(log.actions)))
 
-    What a policy gives to actions that are not eligible in a row goes to its other actions there, in proportion; where
-    it has none, to the eligible action that is most common in the log. A learned policy does so by itself.
+
+def possible(h: np.ndarray, log: Log, counts: np.ndarray) -> np.ndarray:
+    """h with nothing for actions that are not eligible; counts: how often the whole log takes each action.
+
+    What a policy gives to such actions in a row goes to its other actions there, in proportion; where it has none, to
+    the eligible action that is most common in the log. A learned policy does so by itself.
     """
-    h = wanted_on(policy, log)
-    return h if log.eligible is None else restricted(h, log.eligible, most_common_eligible(log.eligible, log))
-
-
-def most_common_eligible(eligible: np.ndarray, log: Log) -> np.ndarray:
-    """Per row the eligible action that the log takes most often, for sure: [n, k]."""
-    counts = np.bincount(log.A, minlength=len(log.actions)).astype(float)
-    return greedy(np.broadcast_to(counts, eligible.shape), eligible)
+    if log.eligible is None:
+        return h
+    most_common = greedy(np.broadcast_to(counts.astype(float), log.eligible.shape), log.eligible)  # [n, k]
+    return restricted(h, log.eligible, most_common)
 
 
 def not_eligible(policy: Valued, log: Log) -> tuple[str, ...]:
     """A warning with the share of a policy's choices that are not eligible; learned ones make no such choice."""
     if log.eligible is None or isinstance(policy, Policy | Sampled | SupportedOnly):
         return ()
-    share = float((wanted_on(policy, log) * ~log.eligible).sum(axis=1).mean())
-    if not share:
-        return ()
-    return (f"{share:.1%} of its choices are not eligible and count as eligible ones",)
+    return ineligible_share_told(float((wanted_on(policy, log) * ~log.eligible).sum(axis=1).mean()))
+
+
+def ineligible_share_told(share: float) -> tuple[str, ...]:
+    """The warning, where there is reason for one."""
+    return (f"{share:.1%} of its choices are not eligible and count as eligible ones",) if share else ()
 
 
 def wanted_on(policy: Valued, log: Log) -> np.ndarray:

@@ -174,8 +174,8 @@ def read_frame(frame: Any, passes: Passes, **given: Any) -> ShardedLog:
         raise PonnError("The DataFrame has no rows. Expected one row per decision.")
     schema = next(pa.ipc.read_schema(pa.py_buffer(one[2])) for _, one in seen if one[0])
     shards = tuple(one for one in partitions if one.rows)
-    columns, offered, span = checked_names("The DataFrame", schema, given)
-    found = OnFrame(frame.select(*dict.fromkeys([*offered, *columns.roles().values()])))
+    names = checked_names("The DataFrame", schema, given)
+    found = OnFrame(frame.select(*names.read))
     passes.engine = found
-    log = surveyed("The DataFrame", shards, (columns, offered, span), passes, given, digest(shards))
+    log = surveyed("The DataFrame", shards, names, passes, given, digest(shards))
     return replace(log, holder=found)

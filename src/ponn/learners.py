@@ -184,15 +184,21 @@ def current_practice(prepared: Prepared, settings: Settings, notes: list[str]) -
     """
     rows, k = prepared.problem.train, prepared.problem.k
     X = with_eligibility(rows.X.astype(float), prepared.train)
-    D, size = rows.X.shape[1], k * X.shape[1]
+    size = k * X.shape[1]
     chosen = replace(settings, propensity="logistic", calibrate=False)
     if chosen.propensity_penalty is None:
         chosen = replace(chosen, propensity_penalty=likeliest_penalty(X, prepared.train, chosen, size, seed=0))
     fitted = make_classifier(chosen, size)
     notes += stops_told("picture of current practice", [fit_converges(fitted, X, rows.A)])
     weights = linear_weights(fitted, k)
-    W, c = weights["W1"], weights["c"]  # [columns, k], [k]
-    return Network(Architecture(k, D, ()), {"W1": np.ascontiguousarray(W[:D]), "c": c + W[D:].sum(axis=0)})
+    return practice_network(weights["W1"], weights["c"], rows.X.shape[1])
+
+
+def practice_network(W: np.ndarray, c: np.ndarray, D: int) -> Network:
+    """A multinomial regression as a linear network: its columns before the D of the design become intercepts."""
+    limits = len(W) - D
+    weights = {"W1": np.ascontiguousarray(W[limits:]), "c": c + W[:limits].sum(axis=0)}
+    return Network(Architecture(len(c), D, ()), {name: one.astype(np.float32) for name, one in weights.items()})
 
 
 def companions(prepared: Prepared, settings: Settings, fitted: Fitted, notes: list[str]) -> dict[str, Model]:

@@ -19,7 +19,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ponn.eligibility import Eligibility, check_logged, check_some_eligible, described, eligible_actions
+from ponn.eligibility import (
+    Eligibility,
+    check_logged,
+    check_some_eligible,
+    described,
+    eligible_actions,
+    logged_eligible,
+    silence_told,
+    silent_cells,
+)
 from ponn.errors import SHOWN, LogError, PonnError, listing
 from ponn.profile import Profile, profile
 from ponn.roles import Rows, check_group, check_time, read_actions, read_propensities, read_rewards, read_weights
@@ -411,7 +420,8 @@ def read_eligible(
     """Which actions may be taken in each row; the logged one must be among them."""
     if available is None or A is None:
         return None
-    eligible = eligible_actions(available, rows, actions, notes)
+    eligible = eligible_actions(available, rows, actions)
+    notes += silence_told(available, silent_cells(available, rows.table), len(A), actions)
     check_some_eligible(eligible, rows)
     check_logged(eligible, A, actions, rows)
     return eligible
@@ -420,15 +430,19 @@ def read_eligible(
 def without_ineligible(rows: Rows, action: str, available: Eligibility, notes: list[str]) -> tuple[Rows, Eligibility]:
     """Leave out rows whose logged action was not eligible, and say how many; their labels stay known."""
     actions, A = read_actions(rows, action, [])
-    kept = eligible_actions(available, rows, actions, [])[np.arange(len(A)), A]
-    dropped = int((~kept).sum())
-    if dropped == len(kept):
-        raise PonnError(f"In all {dropped} rows the logged action is not eligible: nothing is left.")
-    if dropped:
-        notes.append(f"{dropped} of {len(kept)} rows whose logged action was not eligible were left out, as asked.")
+    kept = logged_eligible(available, rows, actions, A)
+    notes += ineligible_told(int((~kept).sum()), len(kept))
     numbers = np.arange(1, len(kept) + 1) if rows.number is None else rows.number
     labels = tuple(dict.fromkeys((*available.labels, *actions)))
     return Rows(rows.table.filter(pa.array(kept)), numbers[kept]), replace(available, labels=labels)
+
+
+def ineligible_told(dropped: int, n: int) -> list[str]:
+    """A note on rows that were left out because their action was not eligible."""
+    if dropped == n:
+        raise PonnError(f"In all {dropped} rows the logged action is not eligible: nothing is left.")
+    told = f"{dropped} of {n} rows whose logged action was not eligible were left out, as asked."
+    return [told] if dropped else []
 
 
 def without_missing(table: pa.Table, columns: Columns, notes: list[str]) -> Rows:

@@ -144,7 +144,7 @@ class Policy:
         if self.eligibility is not None:
             self.check_eligibility_columns(table.column_names, given)
             by_column = self.eligibility.column in table.column_names
-            limits.append(eligible_actions(self.eligibility, numbered, self.actions, [], by_column=by_column))
+            limits.append(eligible_actions(self.eligibility, numbered, self.actions, by_column=by_column))
         if not limits:
             return None
         found = np.logical_and.reduce(limits)

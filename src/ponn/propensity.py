@@ -7,7 +7,7 @@ m        truncation: weights are min(1/p, m)
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,15 +100,18 @@ def propensities(
     return Propensities(p, P, known, m, name, folds, tuple(notes))
 
 
-def with_eligibility(X: np.ndarray, log: Log) -> np.ndarray:
-    """Design columns and, for each action that is not always eligible, one that says where it is: [n, D + some].
+def with_eligibility(X: np.ndarray, log: Log, limited: Sequence[int] | None = None) -> np.ndarray:
+    """For each action that is not always eligible, a column that says where it is, and design columns: [n, some + D].
+
+    limited: these actions; default those that are not eligible in all rows of this log.
 
     If the choice is a softmax over the eligible actions, the multinomial logistic model is right with these columns and
     wrong without: where age bars an action, its propensity would seem to fall with age below that age too.
     """
     if log.eligible is None:
         return X
-    return np.hstack([X, log.eligible[:, ~log.eligible.all(axis=0)]])
+    where = np.flatnonzero(~log.eligible.all(axis=0)) if limited is None else np.array(limited, np.intp)
+    return np.hstack([log.eligible[:, where], X]) if len(where) else X
 
 
 def ionides_truncation(n: int) -> float:

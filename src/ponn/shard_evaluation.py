@@ -34,7 +34,9 @@ from ponn.evaluation import (
     SupportedOnly,
     Valued,
     hardly_logged,
-    probabilities_on,
+    ineligible_share_told,
+    possible,
+    wanted_on,
 )
 from ponn.intervals import Estimate, Overlap, both_sides, pareto_k_of, tail_rows, verdict
 from ponn.logistic import with_ones
@@ -66,6 +68,7 @@ class ValueSums:
     policies: tuple[Valued, ...]
     seed: int
     largest: int  # weights to keep
+    counts: np.ndarray  # [k]: rows of each action in the whole directory
 
     def __call__(self, shard: FileShard) -> Arrays:
         """The shard's sums."""
@@ -78,9 +81,11 @@ class ValueSums:
         """The sums of a few rows."""
         log, X = batch.log, with_ones(self.encoding.design(batch.log))
         p, Q = self.practice.p(batch, X), predicted_rewards(self.theta, batch, X, self.seed)
-        columns, weights, wanted = [np.ones(len(log)), log.R], [], []
+        columns, weights, wanted, impossible = [np.ones(len(log)), log.R], [], [], []
         for policy in self.policies:
-            h = probabilities_on(policy, log)
+            plain = wanted_on(policy, log)
+            impossible.append(0.0 if log.eligible is None else float(plain[~log.eligible].sum()))
+            h = possible(plain, log, self.counts)
             t = terms(h, log.A, log.R, p, Q)
             dm, error = t.predictions()
             columns += [dm, t.w * error, t.w, t.w * log.R]
@@ -90,7 +95,8 @@ class ValueSums:
         taken = np.bincount(log.A, minlength=len(log.actions)).astype(float)
         tails = [Tail.of(w, self.largest) for w in weights]
         groups = None if log.columns.group is None else bucket_sums(V, batch.units)
-        return Sums(moments(V), taken, np.array(wanted).reshape(len(self.policies), -1), tails, groups)
+        by_policy = np.array(wanted).reshape(len(self.policies), -1)
+        return Sums(moments(V), taken, by_policy, np.array(impossible), tails, groups)
 
 
 def moments(V: np.ndarray) -> GramTally:
@@ -137,6 +143,7 @@ class Sums:
     moments: GramTally
     taken: np.ndarray  # [k]: rows of each action
     wanted: np.ndarray  # [policies, k]: sum of h
+    impossible: np.ndarray  # [policies]: sum of h over actions that are not eligible, before it is restricted
     tails: list[Tail]
     groups: np.ndarray | None  # [buckets, variables + 1]
 
@@ -146,17 +153,25 @@ class Sums:
         variables = len(COMMON) + len(VARIABLES) * policies
         nothing = Tail(np.zeros(0), np.zeros(0, np.int64))
         groups = np.zeros((GROUP_BUCKETS, variables + 1)) if grouped else None
-        return cls(GramTally.zero(variables), np.zeros(k), np.zeros((policies, k)), [nothing] * policies, groups)
+        nobody = (np.zeros(k), np.zeros((policies, k)), np.zeros(policies))
+        return cls(GramTally.zero(variables), *nobody, [nothing] * policies, groups)
 
     def __add__(self, other: "Sums") -> "Sums":
         groups = None if self.groups is None or other.groups is None else self.groups + other.groups
         tails = [one + two for one, two in zip(self.tails, other.tails, strict=True)]
-        return Sums(self.moments + other.moments, self.taken + other.taken, self.wanted + other.wanted, tails, groups)
+        return Sums(
+            self.moments + other.moments,
+            self.taken + other.taken,
+            self.wanted + other.wanted,
+            self.impossible + other.impossible,
+            tails,
+            groups,
+        )
 
     def arrays(self, largest: int) -> Arrays:
         """Named arrays."""
         found = {"n": np.array(self.moments.n), "mean": self.moments.mean, "C": self.moments.C}
-        found |= {"taken": self.taken, "wanted": self.wanted}
+        found |= {"taken": self.taken, "wanted": self.wanted, "impossible": self.impossible}
         for number, tail in enumerate(self.tails):
             short = tail.cut(largest)
             found |= {f"values{number}": short.values, f"counts{number}": short.counts}
@@ -167,7 +182,7 @@ class Sums:
         """The sums in named arrays."""
         tails = [Tail(found[f"values{one}"], found[f"counts{one}"]) for one in range(len(found["wanted"]))]
         gram = GramTally(float(found["n"]), found["mean"], found["C"])
-        return cls(gram, found["taken"], found["wanted"], tails, found.get("groups"))
+        return cls(gram, found["taken"], found["wanted"], found["impossible"], tails, found.get("groups"))
 
 
 # From sums to values -------------------------------------------------------------------------------------
@@ -278,7 +293,8 @@ def value_sums(
     theta = fit_reward_models(log, encoding, passes, settings, folds=folds, seed=seed)
     n = len(log)
     largest = math.ceil(SLACK * tail_rows(n)) + 10
-    work = ValueSums(log.reader, encoding, practice, theta, tuple(map(light, policies)), seed, largest)
+    counts = np.array([log.survey.actions[label][0] for label in log.actions])
+    work = ValueSums(log.reader, encoding, practice, theta, tuple(map(light, policies)), seed, largest, counts)
     total = Sums.zero(len(policies), len(log.actions), log.columns.group is not None)
     for part in passes.over("values", work, log.shards):
         total += Sums.from_arrays(part)
@@ -326,7 +342,8 @@ def compare_sharded(
         seen = overlap_of(found, place)
         reasons = doubts(found, place, seen, estimator, log.actions)
         value = estimate_of(found, estimator, place, level, ess=seen.ess)
-        value = replace(value, warnings=seen.cautions(estimator not in BY_WEIGHTS_ALONE))
+        moved = ineligible_share_told(float(found.impossible[place] / found.moments.n))
+        value = replace(value, warnings=(*moved, *seen.cautions(estimator not in BY_WEIGHTS_ALONE)))
         values[name] = value.in_unit(log.reward_range, log.minimize).distrusted(*reasons)
         gain = estimate_of(found, estimator, place, both_sides(level), less=LOGGED, ess=seen.ess)
         verdicts[name] = verdict(gain.distrusted(*reasons)).in_unit(log.reward_range, log.minimize)

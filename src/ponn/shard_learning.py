@@ -11,13 +11,12 @@ import pyarrow as pa
 from ponn.encode import Encoding
 from ponn.engine import Passes, digest
 from ponn.errors import PonnError
-from ponn.estimators import snips, terms
-from ponn.inference import Architecture
-from ponn.learners import LEARNERS, Fitted, Prepared, current_practice, similar_rows
+from ponn.holdout import fixed_value
+from ponn.learners import LEARNERS, Fitted, Prepared, current_practice, practice_network, similar_rows
 from ponn.learning import VALID_SHARE, assemble, candidates, rows_of
 from ponn.log import Log
 from ponn.logistic import with_ones
-from ponn.models import LinearRewards, Model, Network
+from ponn.models import LinearRewards, Model
 from ponn.policy import Policy
 from ponn.propensity import Propensities
 from ponn.relevance import Relevance
@@ -96,7 +95,7 @@ def prepared_sample(
 
 def joined(one: Log, other: Log) -> dict[str, Any]:
     """The rows of two parts of a log together."""
-    arrays = {name: (getattr(one, name), getattr(other, name)) for name in ("A", "R", "p0", "weight")}
+    arrays = {name: (getattr(one, name), getattr(other, name)) for name in ("A", "R", "p0", "weight", "eligible")}
     found: dict[str, Any] = {name: None if part[0] is None else np.concatenate(part) for name, part in arrays.items()}
     return found | {"table": pa.concat_tables([one.table, other.table])}
 
@@ -123,14 +122,9 @@ def shard_companions(
     if practice.theta is None:
         usual = current_practice(prepared, settings, notes)
     else:
-        usual = practice_network(practice.theta[0])
+        W, c = practice.theta[0][:-1], practice.theta[0][-1]
+        usual = practice_network(W, c, len(prepared.encoding.owner))
     return {"reward": rewards, "logging": usual, "similar": similar_rows(prepared, rewards)}
-
-
-def practice_network(theta: np.ndarray) -> Network:
-    """A multinomial regression as a linear network."""
-    W, c = theta[:-1].astype(np.float32), theta[-1].astype(np.float32)
-    return Network(Architecture(len(c), len(W), ()), {"W1": np.ascontiguousarray(W), "c": c})
 
 
 def fit(
@@ -187,14 +181,12 @@ def best_fixed_action(log: ShardedLog, policy: Policy) -> Any:
     p = sample_propensities(sample, policy)
     worth = {}
     for a in np.unique(sample.A):
-        h = np.zeros((len(sample), len(sample.actions)))
-        h[:, a] = 1.0
-        worth[sample.actions[a]] = snips(terms(h, sample.A, sample.R, p, None, sample.weight)).value
+        worth[sample.actions[a]] = fixed_value(sample.actions[a], sample, p)
     return max(worth, key=lambda action: worth[action])
 
 
 def sample_propensities(sample: Log, policy: Policy) -> np.ndarray:
     """Propensities of sampled rows: known, or by the policy's picture of current practice."""
-    estimated = policy.companions["logging"].probabilities(policy.encoding.design(sample))
+    estimated = policy.companions["logging"].probabilities(policy.encoding.design(sample), sample.eligible)
     p = estimated[np.arange(len(sample)), sample.A].astype(float)
     return p if sample.p0 is None else np.where(np.isnan(sample.p0), p, sample.p0)

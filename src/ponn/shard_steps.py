@@ -29,7 +29,7 @@ from ponn.logistic import (
     reward_sums,
     with_ones,
 )
-from ponn.propensity import Propensities, ionides_truncation, likeliest_penalty
+from ponn.propensity import Propensities, ionides_truncation, likeliest_penalty, with_eligibility
 from ponn.relevance import Relevance, relevance_of
 from ponn.reward import SURE, fit_rewards
 from ponn.settings import Settings
@@ -58,6 +58,7 @@ class Practice:
     m: float
     seed: int
     notes: tuple[str, ...] = ()
+    limited: tuple[int, ...] = ()  # actions that are not eligible everywhere; the regression sees where they are
 
     @property
     def model(self) -> str:
@@ -65,15 +66,17 @@ class Practice:
         return "known" if self.theta is None else "logistic"
 
     def p(self, batch: Batch, X: np.ndarray) -> np.ndarray:
-        """The probability of each action that was taken."""
+        """The probability of each action that was taken, among the eligible ones; X has a last column of 1."""
         log = batch.log
         if self.theta is None:
             assert log.p0 is not None
             return log.p0  # [n]
-        p = np.empty(len(log))
+        X, p = with_eligibility(X, log, self.limited), np.empty(len(log))
         for f, rows in fold_rows(batch, len(self.theta), self.seed):
-            log_p = log_probabilities(self.theta[f], X[rows])
-            p[rows] = np.exp(log_p[np.arange(len(rows)), log.A[rows]])
+            log_p, taken = log_probabilities(self.theta[f], X[rows]), (np.arange(len(rows)), log.A[rows])
+            p[rows] = np.exp(log_p[taken])
+            if log.eligible is not None:
+                p[rows] /= (np.exp(log_p) * log.eligible[rows]).sum(axis=1)
         return p if log.p0 is None else np.where(np.isnan(log.p0), p, log.p0)  # [n]
 
 
@@ -97,14 +100,14 @@ class LoggingSums:
 
     reader: Reader
     encoding: Encoding
-    theta: np.ndarray  # [folds, D + 1, k]
+    theta: np.ndarray  # [folds, D + 1, k]; D counts the columns of actions that are not eligible everywhere
     seed: int
 
     def __call__(self, shard: FileShard) -> Arrays:
         """Sums per fold."""
         loss, g = np.zeros(len(self.theta)), np.zeros_like(self.theta)
         for batch in self.reader.batches(shard):
-            X = with_ones(self.encoding.design(batch.log))
+            X = with_eligibility(with_ones(self.encoding.design(batch.log)), batch.log, self.reader.limited)
             for f, rows in other_rows(batch, len(self.theta), self.seed):
                 more, slope = multinomial_sums(self.theta[f], X[rows], batch.log.A[rows])
                 loss[f] += more
@@ -124,7 +127,8 @@ def fit_practice(
             "propensity and calibrate, or read the log into memory (lazy=False)."
         )
     penalty, notes = chosen_penalty(log, encoding, settings)
-    X, sample = with_ones(encoding.design(log.sample.log)), log.sample
+    sample, limited = log.sample, log.reader.limited
+    X = with_eligibility(with_ones(encoding.design(sample.log)), sample.log, limited)
     k, times = len(log.actions), len(log) / len(sample.log)
     rows_of_folds = [rows for _, rows in other_rows(sample, folds, seed)]
     descents = fold_starts(X, sample.log.A, k, penalty, times, rows_of_folds)
@@ -146,14 +150,15 @@ def fit_practice(
         share = log.survey.unknown_propensities / log.survey.rows
         notes.append(f"{share:.1%} of the propensities were missing and were estimated (logistic).")
     m = settings.m or ionides_truncation(len(log))
-    return Practice(np.array([one.theta for one in descents]), m, seed, tuple(notes))
+    return Practice(np.array([one.theta for one in descents]), m, seed, tuple(notes), limited)
 
 
 def chosen_penalty(log: ShardedLog, encoding: Encoding, settings: Settings) -> tuple[float, list[str]]:
     """The penalty of the settings, or the likeliest one of the sample."""
     if settings.propensity_penalty is not None:
         return settings.propensity_penalty, []
-    X, rows = encoding.design(log.sample.log).astype(float), log.sample.log
+    rows = log.sample.log
+    X = with_eligibility(encoding.design(rows).astype(float), rows, log.reader.limited)
     penalty = likeliest_penalty(X, rows, settings, len(log.actions) * X.shape[1], 0)
     return penalty, [f"The penalty {penalty:g} of the propensity model was chosen by cross-validation on a sample."]
 
@@ -352,12 +357,13 @@ class ContributingRows:
         p = self.practice.p(batch, with_ones(X) if self.practice.theta is not None else X)
         w = np.minimum(1 / p, self.practice.m) if self.truncate else 1 / p
         w = w if log.weight is None else w * (log.weight / self.mean_weight)
-        return {"X": X, "A": log.A, "R": log.R.astype(np.float32), "w": w.astype(np.float32)}
+        found = {"X": X, "A": log.A, "R": log.R.astype(np.float32), "w": w.astype(np.float32)}
+        return found if log.eligible is None else {**found, "eligible": log.eligible}
 
     def __call__(self, shard: FileShard) -> Arrays:
         """All contributing rows of a shard."""
         parts = list(self.parts(shard))
         if not parts:
             return {"n": np.array(0.0)}
-        columns = {name: np.concatenate([one[name] for one in parts]) for name in ("X", "A", "R", "w")}
+        columns = {name: np.concatenate([one[name] for one in parts]) for name in parts[0] if name != "n"}
         return {**columns, "n": np.array(sum(float(one["n"]) for one in parts))}

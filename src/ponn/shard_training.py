@@ -120,7 +120,8 @@ def buffers(parts: Parts, size: int) -> Iterator[tuple[Position, Rows]]:
 
 def joined(parts: Sequence[Arrays], n: float) -> Rows:
     """Rows of several parts."""
-    columns = {name: np.concatenate([one[name] for one in parts]) for name in ("X", "A", "R", "w")}
+    names = [name for name in parts[0] if name != "n"]
+    columns = {name: np.concatenate([one[name] for one in parts]) for name in names}
     return Rows(**columns, n=n)
 
 

@@ -14,10 +14,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ponn.eligibility import Eligibility, described, eligible_actions, silence_told
 from ponn.encode import Encoding, Feature, bin_count, few, fit_category, fit_number, quantile_cuts
 from ponn.engine import Arrays, Engine, Passes, Shard
 from ponn.errors import LogError, PonnError
-from ponn.log import Columns, Log, as_names, check_columns, check_features, feature_notes, why_set_aside
+from ponn.log import (
+    Columns,
+    Log,
+    as_names,
+    check_columns,
+    check_features,
+    check_rule_columns,
+    feature_notes,
+    ineligible_told,
+    why_set_aside,
+)
 from ponn.profile import numbers
 from ponn.remote import place_of
 from ponn.roles import (
@@ -51,11 +62,13 @@ from ponn.source import Source, check_names, reading
 from ponn.streams import open_parquet
 from ponn.survey import (
     ColumnSurvey,
+    Names,
     Survey,
     Surveying,
     complete_rows,
     merged,
     packed_survey,
+    possible_rows,
     survey_columns,
     unpacked_survey,
     unpacked_table,
@@ -88,11 +101,14 @@ class Reader:
     minimize: bool
     drop_missing: bool
     cuts: tuple[Cut, ...] = ()
+    available: Eligibility | None = None  # its labels are all of the log, also of rows that are left out
+    limited: tuple[int, ...] = ()  # actions that are not eligible everywhere
 
     @property
     def names(self) -> list[str]:
-        """The columns that are read."""
-        return [*self.columns.features, *self.columns.roles().values()]
+        """The columns that are read, each once."""
+        by_rules = () if self.available is None else self.available.rule_columns
+        return list(dict.fromkeys([*self.columns.features, *self.columns.roles().values(), *by_rules]))
 
     def batches(self, shard: FileShard) -> Iterator[Batch]:
         """The rows of a shard that belong to this part, some at a time."""
@@ -107,6 +123,12 @@ class Reader:
         """Rows of a table with these numbers, as far as they belong to this part."""
         if self.drop_missing:
             table, number = complete_rows(table, self.columns, number)
+        if self.available is not None and self.available.drop:
+            table, number = possible_rows(table, self.columns, number, self.available)
+        return self.sound_batch(table, number)
+
+    def sound_batch(self, table: pa.Table, number: np.ndarray) -> Batch:
+        """The same of rows of which none is to be left out for what it holds."""
         group, time = self.columns.group, self.columns.time
         units = number if group is None else unit_codes(table.column(group))
         times = None if time is None else numbers(table.column(time))
@@ -127,7 +149,9 @@ class Reader:
             for name, role in ((columns.propensity, "propensity"), (columns.weight, "weight"))
         )
         R = scaled(raw, self.reward_range, self.minimize)
-        return Log(table, columns, self.actions, A, R, p0, weight, self.reward_range, self.minimize, {}, ())
+        can = None if self.available is None else eligible_actions(self.available, rows, self.actions)
+        told = ((), can, self.available, self.drop_missing)
+        return Log(table, columns, self.actions, A, R, p0, weight, self.reward_range, self.minimize, {}, *told)
 
 
 # The log -------------------------------------------------------------------------------------------------
@@ -280,24 +304,25 @@ def read_sharded(
     return surveyed(str(path), shards, names, passes, given, directory_digest(place_of(path)))
 
 
-Names = tuple[Columns, tuple[str, ...], tuple[float, float] | None]
-
-
 def surveyed(
     path: str, shards: tuple[Shard, ...], names: Names, passes: Passes, given: Mapping[str, Any], digest: str
 ) -> ShardedLog:
-    """The log in these shards, by one pass."""
-    columns, offered, span = names
+    """The log in these shards, by one pass; one more over the actions where not all are eligible everywhere."""
     rows = sum(one.rows for one in shards)
-    drop, share = bool(given.get("drop_missing")), sample_share(rows, len({*offered, *columns.roles().values()}))
-    work = Surveying(columns, offered, span, drop, bin_count(rows), share)
+    drop, share = bool(given.get("drop_missing")), sample_share(rows, len(names.read))
+    if names.available is not None:
+        few = Names(Columns(names.columns.action, names.columns.reward), (), names.span)
+        labels = sorted(merged(passes.over("actions", Surveying(few, drop), shards)).actions)
+        known = tuple(dict.fromkeys((*names.available.labels, *labels)))
+        names = replace(names, available=replace(names.available, labels=known))
+    work = Surveying(names, drop, bin_count(rows), share)
     found, tables, numbers_found = Survey(), [], []
     for part in passes.over("survey", work, shards):
         found += unpacked_survey(part["survey"])
         if "sample" in part:
             tables.append(unpacked_table(part["sample"]))
             numbers_found.append(part["number"])
-    return assembled(path, shards, columns, found, tables, numbers_found, given, digest)
+    return assembled(path, shards, names, found, tables, numbers_found, given, digest)
 
 
 def schema_of(piece: Piece) -> pa.Schema:
@@ -310,26 +335,29 @@ def schema_of(piece: Piece) -> pa.Schema:
 
 
 def checked_names(path: str, schema: pa.Schema, given: Mapping[str, Any]) -> Names:
-    """The columns that play a part, those offered as features, and the declared range."""
+    """What the keywords of `read_log` name, looked up in a schema."""
     named = None if given.get("features") is None else as_names(given["features"], "features")
     if named == ():
         raise PonnError("features is an empty list: name at least one column, or leave it out to use all others.")
     ignore = as_names(given.get("ignore", ()), "ignore")
     roles = {one: given.get(one) for one in ("action", "reward", "propensity", "group", "time", "weight")}
-    columns = Columns(**roles, features=named or ())  # type: ignore[arg-type]
+    available = described(given.get("eligible"), given.get("rules", ()), bool(given.get("drop_ineligible")))
+    by_column = None if available is None else available.column
+    columns = Columns(**roles, features=named or (), eligible=by_column)  # type: ignore[arg-type]
     check_names(path, schema.names)
     source = without_pandas_index(Source(schema.empty_table(), path))
     check_columns(source, columns, ignore)
+    check_rule_columns(source, columns, available)
     others = {*columns.roles().values(), *ignore}
     offered = named or tuple(name for name in source.table.column_names if name not in others)
     span = None if given.get("reward_range") is None else declared_range(given["reward_range"])
-    return columns, offered, span
+    return Names(columns, offered, span, available)
 
 
 def assembled(
     path: str,
     shards: tuple[Shard, ...],
-    columns: Columns,
+    names: Names,
     found: Survey,
     tables: list[pa.Table],
     numbers_found: list[np.ndarray],
@@ -337,25 +365,29 @@ def assembled(
     digest: str,
 ) -> ShardedLog:
     """The log from its survey, or what is wrong with it."""
+    columns, available = names.columns, names.available
+    notes = [f"{found.dropped} rows without action or reward were left out, as asked."] if found.dropped else []
+    notes += ineligible_told(found.ineligible, found.rows + found.ineligible) if found.ineligible else []
     if not found.rows:
         raise LogError(f"All rows of {path} lack {columns.action!r} or {columns.reward!r}: nothing is left.")
-    notes = [f"{found.dropped} rows without action or reward were left out, as asked."] if found.dropped else []
     labels = sorted(found.actions)
     check_count(len(labels), labels[0], columns.action, found.rows)
     notes += rare_actions(tuple(labels), np.array([found.actions[one][0] for one in labels]))
     notes += similar_actions(tuple(labels))
-    span = None if given.get("reward_range") is None else declared_range(given["reward_range"])
-    reward_range = outcome_range(found.low, found.high, columns.reward, span)
+    reward_range = outcome_range(found.low, found.high, columns.reward, names.span)
     if columns.propensity is not None:
         notes += missing_propensities(columns.propensity, found.unknown_propensities, found.rows)
+    if available is not None:
+        notes += silence_told(available, found.silent, found.rows, labels)
     profiles = tuple(one.profile(name) for name, one in found.columns.items())
     set_aside = why_set_aside(profiles) if given.get("features") is None else {}
     check_features(profiles, set_aside)
     notes += feature_notes(profiles, set_aside)
     used = tuple(one.name for one in profiles if one.name not in set_aside)
     columns = replace(columns, features=used)
-    drop = bool(given.get("drop_missing"))
-    reader = Reader(columns, tuple(labels), reward_range, bool(given.get("minimize")), drop)
+    drop, minimize = bool(given.get("drop_missing")), bool(given.get("minimize"))
+    limited = tuple(a for a, one in enumerate(labels) if available is not None and found.eligible[one] < found.rows)
+    reader = Reader(columns, tuple(labels), reward_range, minimize, drop, (), available, limited)
     table = pa.concat_tables(tables, promote_options="permissive").select(reader.names)
-    sample = replace(reader, drop_missing=False).batch(plain(Source(table, path)).table, np.concatenate(numbers_found))
+    sample = reader.sound_batch(plain(Source(table, path)).table, np.concatenate(numbers_found))
     return ShardedLog(path, shards, reader, found, sample, set_aside, tuple(notes), digest)

@@ -15,6 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ponn.eligibility import (
+    Eligibility,
+    check_logged,
+    check_some_eligible,
+    eligible_actions,
+    logged_eligible,
+    silent_cells,
+)
 from ponn.encode import NumberSummary, TextSummary, summarise_numbers, summarise_texts
 from ponn.engine import Arrays
 from ponn.errors import LogError
@@ -115,6 +123,9 @@ class Survey:
     high: float = -np.inf
     unknown_propensities: int = 0
     columns: Mapping[str, ColumnSurvey] = field(default_factory=dict)
+    ineligible: int = 0  # rows left out because their action was not eligible
+    eligible: Counter[Any] = field(default_factory=Counter)  # label → rows in which it is
+    silent: Counter[str] = field(default_factory=Counter)  # column → cells that do not tell what is eligible
 
     def __add__(self, other: "Survey") -> "Survey":
         actions = dict(self.actions)
@@ -130,6 +141,9 @@ class Survey:
             max(self.high, other.high),
             self.unknown_propensities + other.unknown_propensities,
             {name: one + other.columns[name] for name, one in self.columns.items()} if both else columns,
+            self.ineligible + other.ineligible,
+            self.eligible + other.eligible,
+            self.silent + other.silent,
         )
 
 
@@ -163,31 +177,47 @@ def is_distinct(column: pa.ChunkedArray, kind: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Surveying:
-    """The survey of one shard: validation, summaries of the columns, and a sample of the rows."""
+class Names:
+    """What a log on disk was said to be: its columns, those offered as features, the declared range, the eligible."""
 
     columns: Columns
     offered: tuple[str, ...]
-    span: tuple[float, float] | None
+    span: tuple[float, float] | None = None
+    available: Eligibility | None = None
+
+    @property
+    def read(self) -> list[str]:
+        """The columns that are looked at, each once."""
+        by_rules = () if self.available is None else self.available.rule_columns
+        return list(dict.fromkeys([*self.offered, *self.columns.roles().values(), *by_rules]))
+
+
+@dataclass(frozen=True)
+class Surveying:
+    """The survey of one shard: validation, summaries of the columns, and a sample of the rows."""
+
+    names: Names  # where not all actions are eligible everywhere, with the labels of the whole log
     drop_missing: bool
-    most: int
-    share: float  # of the rows to sample
+    most: int = 0  # values of a number to tell apart
+    share: float = 0.0  # of the rows to sample
 
     def __call__(self, shard: FileShard) -> Arrays:
         """The shard's survey and its share of the sample."""
         total, kept, numbers_kept = Survey(), [], []
-        names = list(dict.fromkeys([*self.offered, *self.columns.roles().values()]))
+        columns, available = self.names.columns, self.names.available
         for piece in shard.pieces:
-            for row, table in piece.tables(names):
+            for row, table in piece.tables(self.names.read):
                 number = np.arange(row, row + len(table), dtype=np.uint64)
                 rows = len(table)
                 if self.drop_missing:
-                    table, number = complete_rows(table, self.columns, number)
+                    table, number = complete_rows(table, columns, number)
+                complete = len(table)
+                if available is not None and available.drop:
+                    table, number = possible_rows(table, columns, number, available)
+                total += Survey(dropped=rows - complete, ineligible=complete - len(table))
                 if not len(table):
-                    total += replace(Survey(), dropped=rows)
                     continue
-                told = Rows(table, number.astype(np.int64) + piece.before + 1)
-                total += replace(self.validated(piece.file, told), dropped=rows - len(table))
+                total += self.validated(piece.file, Rows(table, number.astype(np.int64) + piece.before + 1))
                 number = number + np.uint64(piece.first)
                 chosen = uniform(number, SAMPLE_SALT) < self.share
                 kept.append(table.filter(pa.array(chosen)))
@@ -210,10 +240,10 @@ class Surveying:
 
     def looked_at(self, rows: Rows) -> Survey:
         """What a few rows hold."""
-        columns = self.columns
+        columns, available = self.names.columns, self.names.available
         check_complete(rows, columns.action, "action")
         encoded = action_labels(rows, columns.action).combine_chunks().dictionary_encode()
-        outcome = read_outcomes(rows, columns.reward, self.span)
+        outcome = read_outcomes(rows, columns.reward, self.names.span)
         read_weights(rows, columns.weight)
         check_group(rows, columns.group)
         check_time(rows, columns.time)
@@ -224,21 +254,36 @@ class Surveying:
             check_count(len(labels), labels[0], columns.action, len(outcome))
         counts = np.bincount(taken, minlength=len(labels)).tolist()
         totals = np.bincount(taken, outcome, minlength=len(labels)).tolist()
-        return Survey(
+        found = Survey(
             rows=len(outcome),
             actions=dict(zip(labels, zip(counts, totals, strict=True), strict=True)),
             low=float(outcome.min()),
             high=float(outcome.max()),
             unknown_propensities=0 if p0 is None else int(np.isnan(p0).sum()),
-            columns=survey_columns(rows.table, self.offered, self.most),
+            columns=survey_columns(rows.table, self.names.offered, self.most),
         )
+        if available is None:
+            return found
+        counts, silent = what_is_eligible(available, rows, labels, taken), silent_cells(available, rows.table)
+        return replace(found, eligible=counts, silent=silent)
+
+
+def what_is_eligible(available: Eligibility, rows: Rows, labels: list[Any], taken: np.ndarray) -> Counter[Any]:
+    """In how many rows each action is eligible, after looking whether those that were taken are."""
+    actions = available.labels
+    can = eligible_actions(available, rows, actions)
+    check_some_eligible(can, rows)
+    check_logged(can, np.array([actions.index(label) for label in labels])[taken], actions, rows)
+    return Counter(dict(zip(actions, can.sum(axis=0).tolist(), strict=True)))
 
 
 def packed_survey(found: Survey) -> np.ndarray:
     """A survey as JSON in an array of bytes; Python writes numbers so that they are read back to the last bit."""
     plain_values = {
         **{name: getattr(found, name) for name in ("rows", "dropped", "low", "high", "unknown_propensities")},
+        **{name: getattr(found, name) for name in ("ineligible", "silent")},
         "actions": [[label, *rest] for label, rest in found.actions.items()],
+        "eligible": list(found.eligible.items()),
         "columns": {name: plain_column(one) for name, one in found.columns.items()},
     }
     return np.frombuffer(json.dumps(plain_values, default=sorted).encode(), np.uint8)
@@ -255,7 +300,8 @@ def unpacked_survey(content: np.ndarray) -> Survey:
     found = json.loads(content.tobytes())
     actions = {label: (rows, total) for label, rows, total in found.pop("actions")}
     columns = {name: unpacked_column(one) for name, one in found.pop("columns").items()}
-    return Survey(**found, actions=actions, columns=columns)
+    eligible, silent = Counter(dict(found.pop("eligible"))), Counter(found.pop("silent"))
+    return Survey(**found, actions=actions, columns=columns, eligible=eligible, silent=silent)
 
 
 def unpacked_column(found: dict[str, Any]) -> ColumnSurvey:
@@ -289,6 +335,18 @@ def complete_rows(table: pa.Table, columns: Columns, number: np.ndarray) -> tupl
         return table, number
     kept = pc.invert(missing)
     return table.filter(kept), number[kept.to_numpy()]
+
+
+def possible_rows(
+    table: pa.Table, columns: Columns, number: np.ndarray, available: Eligibility
+) -> tuple[pa.Table, np.ndarray]:
+    """The rows whose action was eligible; rows without action are left for the validation to find."""
+    encoded = action_labels(Rows(table), columns.action).combine_chunks().dictionary_encode()
+    taken = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
+    kept = np.asarray(pc.is_null(encoded).to_numpy(zero_copy_only=False))
+    if len(encoded.dictionary):
+        kept = kept | logged_eligible(available, Rows(table), encoded.dictionary.to_pylist(), taken)
+    return table.filter(pa.array(kept)), number[kept]
 
 
 def merged(parts: Iterable[Arrays]) -> Survey:

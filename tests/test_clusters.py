@@ -28,7 +28,7 @@ from ponn.shard_scoring import recommend_directory
 from ponn.shard_steps import Practice, fit_practice, shard_relevance
 from ponn.sharded import read_sharded
 from ponn.trainers import Folder, Trainers
-from test_anysize import assert_same
+from test_anysize import assert_same, check_that_a_killed_driver_goes_on
 from test_engine import SHARDS, Mistaken, Squares, calls, xs
 from test_sharded import names, table, write
 from test_trainers import LONG, same, streamed
@@ -121,6 +121,13 @@ class TestFaultsOnRay:
         recommend_directory(found.policy, folder, tmp_path / "out", Passes(engine))
         assert len(pq.read_table(tmp_path / "out")) == 3_000
         assert all((tmp_path / step).exists() for step in steps)
+
+    def test_a_killed_driver_goes_on_where_it_was(self, ray, folder, tmp_path, monkeypatch):
+        from ray import get_runtime_context
+
+        monkeypatch.setenv("PONN_RUNS", str(tmp_path / "runs"))
+        address = get_runtime_context().gcs_address
+        check_that_a_killed_driver_goes_on(folder, tmp_path, "--engine", "ray", "--address", address)
 
     def test_a_killed_trainer_changes_nothing(self, ray, folder, tmp_path):
         roles = names(propensity="known", ignore=["person", "day", "heavy"])

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import product
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
 import numpy as np
@@ -371,7 +371,7 @@ def seconds_table(by_world: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Seconds of one process per method and run, tuning included."""
     lines = ["| method | " + " | ".join(by_world) + " |", "|---" * (1 + len(by_world)) + "|"]
     for method in LEARNED:
-        cells = [f"{mean(values(runs, method, 'seconds')) / 100:.1f}" for runs in by_world.values()]
+        cells = [f"{median(values(runs, method, 'seconds')) / 100:.1f}" for runs in by_world.values()]
         lines.append(f"| {row_name(method)} | {' | '.join(cells)} |")
     return lines
 
@@ -464,7 +464,7 @@ def sections(scaling: str, by_world: dict[str, list[dict[str, Any]]]) -> dict[st
         f"Table 3 with the most probable action: greedy accuracy in %, {titled}": accuracy_table(uci, "greedy"),
         f"Paired differences, stochastic accuracy, {titled}": gain_table(uci, "stochastic"),
         f"Table 4: improvement scores in %, {titled}": improvement_table(uci, "stochastic"),
-        f"Seconds per run on one core, 20 candidates each, {titled}": seconds_table(by_world),
+        f"Seconds per run on one core (median), 20 candidates each, {titled}": seconds_table(by_world),
     }
     if "breast-cancer" in by_world:
         breast = {"breast-cancer": by_world["breast-cancer"]}

@@ -98,6 +98,7 @@ class PolicyNetwork:
         for name, value in initial_weights(architecture, f, generator).items():
             self.W[name].copy_(value)
         self.kept = None if f.all() else torch.empty_like(self.W["W1"]).copy_(spread(f, architecture.first))
+        self.b1_of_actions = torch.empty(k, architecture.first, dtype=dtype)  # b1 once for each action
         self.units: dict[int, list[Units]] = {}
 
     def forward(self, X: Tensor) -> Tensor:
@@ -109,7 +110,8 @@ class PolicyNetwork:
         if not self.architecture.hidden:
             return torch.addmm(W["c"].unsqueeze(1), W["W1"].T, X.T)  # [k, n]
         layers = self.layers(len(X))
-        torch.addmm(W["b1"].repeat(k), X, W["W1"], out=layers[0].Z.view(len(X), -1))
+        self.b1_of_actions.copy_(W["b1"])
+        torch.addmm(self.b1_of_actions.view(-1), X, W["W1"], out=layers[0].Z.view(len(X), -1))
         self.rho.fill(layers[0])
         for number, (below, layer) in enumerate(pairwise(layers), start=2):
             torch.addmm(W[f"b{number}"], below.H, W[f"W{number}"], out=layer.Z)

@@ -2,15 +2,16 @@
 
 k = 10 actions, D = 80 columns, policy layers of 100 and 100 sigmoid units, batches of 256, Adam, single precision. The
 ways alternate within each turn, and the best turn of each is compared, which other work disturbed least: on a virtual
-machine with nothing else running, turns of half a second differ by a factor of 1.6. Steps are those of `ponn.train`, its
-shuffling included; the peak is the fastest single product.
+machine with nothing else running, turns of half a second differ by a factor of 1.6. Steps are those of `ponn.train`,
+its shuffling included; the peak is the fastest single product.
 
 The peer is NNPolicyLearner of obp 0.5.7 (off_policy_objective "ipw", solver adam) with the same layer sizes and batch,
 both on one thread; --obp-python names an interpreter that can import it. Its network scores all actions from one pass
 through its layers, ours from k passes (the first layer is the action's own): about nine times the arithmetic per row,
-so where every row is rewarded three times obp's rows per second would be more than the machine's peak. Ours skips rows without reward, whose gradient is 0. So two logs are compared: one where every row is rewarded, and one
-where a tenth is, as where a good action is one of ten. obp leaves an epoch when its loss has fallen
-n_iter_no_change times in a row; that is set out of reach, so that it sees all rows.
+so where every row is rewarded three times obp's rows per second would be more than the machine's peak. Ours skips rows
+without reward, whose gradient is 0. So two logs are compared: one where every row is rewarded, and one where a tenth
+is, as where a good action is one of ten. obp leaves an epoch when its loss has fallen n_iter_no_change times in a row;
+that is set out of reach, so that it sees all rows.
 """
 
 import argparse

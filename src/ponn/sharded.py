@@ -67,6 +67,7 @@ from ponn.survey import (
     Surveying,
     complete_rows,
     merged,
+    names_read,
     packed_survey,
     possible_rows,
     survey_columns,
@@ -106,9 +107,8 @@ class Reader:
 
     @property
     def names(self) -> list[str]:
-        """The columns that are read, each once."""
-        by_rules = () if self.available is None else self.available.rule_columns
-        return list(dict.fromkeys([*self.columns.features, *self.columns.roles().values(), *by_rules]))
+        """The columns that are read."""
+        return names_read(self.columns.features, self.columns, self.available)
 
     def batches(self, shard: FileShard) -> Iterator[Batch]:
         """The rows of a shard that belong to this part, some at a time."""

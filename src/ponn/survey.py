@@ -187,9 +187,14 @@ class Names:
 
     @property
     def read(self) -> list[str]:
-        """The columns that are looked at, each once."""
-        by_rules = () if self.available is None else self.available.rule_columns
-        return list(dict.fromkeys([*self.offered, *self.columns.roles().values(), *by_rules]))
+        """The columns that are looked at."""
+        return names_read(self.offered, self.columns, self.available)
+
+
+def names_read(features: tuple[str, ...], columns: Columns, available: Eligibility | None) -> list[str]:
+    """Features, columns with another part and columns of rules, each once."""
+    by_rules = () if available is None else available.rule_columns
+    return list(dict.fromkeys([*features, *columns.roles().values(), *by_rules]))
 
 
 @dataclass(frozen=True)

@@ -228,11 +228,14 @@ def test_a_stream_gives_every_contributing_row_once_per_pass(folder):
 
 
 @pytest.mark.parametrize("method", ["lr-l1", "logging", "direct-forest", "banditnet"])
-def test_other_methods_work_on_disk(folder, method):
+def test_other_methods_work_on_disk(folder, method, monkeypatch):
+    monkeypatch.setattr("ponn.sharded.SAMPLE_ROWS", 1_000)
     changes = {"trees": 5} if "forest" in method else {"epochs": 2, "hidden": (3,)} if method == "banditnet" else {}
     policy = anysize.learn(opened(folder), method, engine=Here(), **changes)
     notes = " ".join(policy.provenance["notes"])
     assert ("sample" in notes) == (method != "banditnet")
+    rows = policy.provenance["rows"]
+    assert (sum(rows.values()) < 1_500) == (method != "banditnet")
     assert policy.predict(table(50, seed=5)).shape == (50,)
 
 

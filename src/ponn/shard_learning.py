@@ -67,7 +67,8 @@ def learn_sharded(
     options = candidates(prepared, chosen, grid, seed)
     option, fitted = fit(row.learner, prepared, options, (train, valid, practice), passes, seed, trainers)
     made = assemble(prepared, name, option, fitted, len(options), time.perf_counter() - started, beside)
-    return replace(made, provenance=provenance(made, log, valid, passes, notes))
+    rows = {"train": encoding.rows, "valid": len(valid)} if row.learner == NETWORK else made.provenance["rows"]
+    return replace(made, provenance=provenance(made, log, rows, passes, notes))
 
 
 def unseen(log: ShardedLog, practice: Practice) -> Propensities:
@@ -153,7 +154,9 @@ def fit(
         passes.note(f"Step C{streamed}", len(train), time.perf_counter() - started)
         return option, fitted
     assert fitted is not None
-    note = f"The model was fitted on a random sample of {len(prepared.train):,} of about {len(train):,} rows."
+    note = (
+        f"The model was fitted on a random sample of {len(prepared.log):,} of about {len(train) + len(valid):,} rows."
+    )
     return option, replace(fitted, notes=(*fitted.notes, note))
 
 
@@ -167,9 +170,10 @@ def kept_problem(problem: Problem, option: Candidate, passes: Passes, trainers: 
     return replace(problem, kept=folder.state, trainer=by)
 
 
-def provenance(made: Policy, log: ShardedLog, valid: ShardedLog, passes: Passes, notes: list[str]) -> Mapping[str, Any]:
-    """Where a policy comes from, when its rows were never in memory."""
-    rows = {"train": made.encoding.rows, "valid": len(valid)}
+def provenance(
+    made: Policy, log: ShardedLog, rows: Mapping[str, int], passes: Passes, notes: list[str]
+) -> Mapping[str, Any]:
+    """Where a policy comes from, when its rows were never in memory; rows: what its model was fitted on."""
     source = {"digest": log.digest if not log.reader.cuts else "", "rows": len(log), "split": "hash"}
     told = {"notes": [*made.provenance["notes"], *notes], "passes": passes.summary()}
     return {**made.provenance, "rows": rows, "source": source, **told}

@@ -34,7 +34,7 @@ from ponn.models import Heads, greedy
 from ponn.propensity import Propensities, fold_numbers, propensities
 from ponn.relevance import Relevance, relevance
 from ponn.scores import doubly_robust_scores, gain, policy_value
-from ponn.settings import LAMBDA1, Settings
+from ponn.settings import Settings
 from ponn.stacking import (
     MEMBERS,
     Counted,
@@ -64,6 +64,7 @@ STUDENT_EPOCHS = 2  # times those of a reward network, where it has no more rows
 ENOUGH_ROWS, MOST_DRAWN = 20_000, 4
 MOST_PROMISES = 100_000  # drawn rows times actions: what the stack has to predict for them takes its time
 WORTH_PROCESSES = 15_000  # rows times actions from which on processes save more time than they take to start
+THRESHOLDS = {"l2": (0.06, 0.2), "l1": (0.4, 1.0)}  # values of lambda1 that are tried, by the loss of Step B
 VALUE_EPOCHS = (3, 10)  # passes over the scores that are tried after imitation
 VALUE_STEP = 0.1  # of the learning rate
 
@@ -222,7 +223,7 @@ def selections(settings: Settings) -> Iterator[tuple[str, Settings]]:
         for rate in rates:
             name = f"test at {rate:g}" + ", sets pooled" * pooled
             yield name, replace(settings, select="fdr", fdr=rate, pooled=pooled)
-    for lambda1 in LAMBDA1[settings.loss][1::2]:
+    for lambda1 in THRESHOLDS[settings.loss]:
         yield f"lambda1 = {lambda1:g}", replace(settings, select="threshold", lambda1=lambda1)
 
 

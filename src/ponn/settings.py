@@ -152,7 +152,7 @@ class Method:
 
 # The paper's ranges (section 7.2.1): lambda1 in [0.005, 0.1], lambda2 in [0, 0.01], lambda3 in [0.0001, 0.1]. Those of
 # lambda1 belong to l2; with l1 the useful lambda1 is near 0.5 to 1.
-LAMBDA1 = {"l2": (0.03, 0.06, 0.1, 0.2), "l1": (0.2, 0.4, 0.7, 1.0)}
+LAMBDA1 = {"l2": (0.005, 0.03, 0.1, 0.2), "l1": (0.2, 0.4, 0.7, 1.0)}  # with l2 from the paper's least on
 RATES = (0.05, 0.1, 0.3, 0.5)  # of false discoveries: what lambda1 is where features are selected by the test
 STRENGTHS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # of the L2 penalty of policy networks
 NETWORK: dict[str, Any] = {"l2": 1e-3, "learning_rate": 3e-3}
@@ -181,7 +181,7 @@ METHODS: dict[str, Method] = {
     "poem-b": Method(
         "POEM on the features of Step B",
         settings={**LINEAR_IPS, "relevance": True},
-        grid={"lambda1": (0.03, 0.06, 0.1, 0.15, 0.2), "variance": VARIANCES, "learning_rate": LINEAR_STEPS},
+        grid={"lambda1": (0.005, 0.03, 0.06, 0.1, 0.2), "variance": VARIANCES, "learning_rate": LINEAR_STEPS},
     ),
     "poem-l1": Method(
         "POEM with an L1 penalty",

@@ -210,7 +210,8 @@ def test_a_killed_studio_takes_its_job_with_it_and_shows_it_as_interrupted(proje
     code = (
         "import sys, time; from pathlib import Path; from ponn.project import *\n"
         "project = Project(Path(sys.argv[1]))\n"
-        "order = Order('log.csv', Reading('treatment', 'success'), settings=('epochs=100000', 'trees=2'))\n"
+        "settings = ('epochs=100000', 'patience=100000')\n"
+        "order = Order('log.csv', Reading('treatment', 'success'), method='ponn-b', settings=settings)\n"
         "job = project.start(order)\n"
         "while project.job(job.id).total == 0: time.sleep(0.05)\n"
         "print(project.running[job.id].pid, flush=True); time.sleep(600)"

@@ -37,7 +37,7 @@ WORLDS = (*UCI, "breast-cancer")
 LEARNED = ("ponn-b", "ponn", "poem-b", "poem", "poem-l1", "mlp-l1", "lr-l1")
 TABLE = (*LEARNED, "logging")
 # Deviation: rectified units instead of the paper's sigmoid ones. They train in a tenth of the time and do better, for
-# the paper's methods and for MLP-L1 alike; SIGMOID_RUNS runs show PONN-B and PONN with sigmoid units beside them.
+# the paper's methods and for MLP-L1 alike; --parts sigmoid shows PONN-B and PONN with sigmoid units beside them.
 ACTIVATION = "relu"
 SIGMOID_RUNS = 5
 # POEM as its authors run it clips h/p at M = p90/p10 of the propensities, which on these logs keeps it from becoming

@@ -1,4 +1,4 @@
-"""Is a log of 60,000,000 x 40 (about 14 GB of Parquet) checked, learned from, valued and scored in under 2 GB?
+"""Is a log of 60,000,000 x 40 (about 10 GB of Parquet) checked, learned from, valued and scored in under 2 GB?
 
 The log is made by known formulas, so the policy's true value is known; it is compared with that of a policy learned in
 memory from a sample. Every command is a fresh process tree whose memory is looked at all the time: `pss` counts pages

@@ -311,8 +311,8 @@ def surveyed(
     rows = sum(one.rows for one in shards)
     drop, share = bool(given.get("drop_missing")), sample_share(rows, len(names.read))
     if names.available is not None:
-        few = Names(Columns(names.columns.action, names.columns.reward), (), names.span)
-        labels = sorted(merged(passes.over("actions", Surveying(few, drop), shards)).actions)
+        bare = Names(Columns(names.columns.action, names.columns.reward), (), names.span)
+        labels = sorted(merged(passes.over("actions", Surveying(bare, drop), shards)).actions)
         known = tuple(dict.fromkeys((*names.available.labels, *labels)))
         names = replace(names, available=replace(names.available, labels=known))
     work = Surveying(names, drop, bin_count(rows), share)

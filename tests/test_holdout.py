@@ -1,6 +1,7 @@
 """Learning with rows kept aside: what is told, what is chosen by what, and the commands that do it."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from scipy.stats import t as student
 
 import ponn
+from ponn.commands_learn import print_outcome
 from ponn.evaluation import compare_policies, evaluate, nuisances
 from ponn.files import write_table
-from ponn.holdout import best_fixed_action, compare_methods, learn_with_holdout, read_same_log
+from ponn.holdout import best_fixed_action, compare_methods, learn_with_holdout, read_same_log, valued
 from ponn.synthetic import synthetic
 from ponn.worth import worth
 
@@ -68,6 +71,111 @@ def test_the_best_fixed_action_is_the_best_one(world):
 def test_an_action_that_training_rows_lack_is_not_the_best_one(world):
     few = world.log.take(np.flatnonzero(world.log.A != 1))
     assert best_fixed_action(few) in (world.log.actions[0], world.log.actions[2])
+
+
+# Against the best single action --------------------------------------------------------------------------
+
+
+def plain_gain(found, level):
+    """value, low, high of the doubly robust difference policy - best fixed action, row by row, rewards in [0, 1]."""
+    rows, p, Q = found.kept, found.corrections.p, found.corrections.Q
+    fixed = rows.actions.index(found.best_fixed)
+    gains = []
+    for j, label in enumerate(found.policy.predict(rows)):
+        recommended, taken = rows.actions.index(label), rows.A[j]
+        gain = Q[j, recommended] - Q[j, fixed]
+        gain += ((recommended == taken) - float(fixed == taken)) / p[j] * (rows.R[j] - Q[j, taken])
+        gains.append(gain)
+    value = sum(gains) / len(gains)
+    error = math.sqrt(sum((one - value) ** 2 for one in gains) / (len(gains) - 1) / len(gains))
+    reach = student.ppf(level, len(gains) - 1) * error  # each end by itself holds with `level`
+    return value, value - reach, value + reach
+
+
+def ends(one):
+    return one.value, one.low, one.high
+
+
+def test_the_gain_over_the_best_single_action_is_paired_row_by_row(outcome):
+    found = outcome.over_best_fixed
+    assert ends(found) == pytest.approx(plain_gain(outcome, 0.95), abs=1e-12)
+    assert found.value == pytest.approx(outcome.value["policy"].value - outcome.value["best_fixed"].value)
+    assert (found.level, found.estimator, found.n) == (pytest.approx(0.9), "dr", 900)
+    assert found.ess == min(outcome.value[name].ess for name in ("policy", "best_fixed"))
+
+
+def test_a_gain_is_above_0_also_where_small_outcomes_are_good(world):
+    """The log with its rewards as costs of 0 to 50 says the same, in that unit."""
+    table = world.log.table
+    place = table.column_names.index("reward")
+    cost = pa.array(50.0 * (1 - world.log.R))
+    turned = table.set_column(place, "reward", cost)
+    log = ponn.read_log(turned, action="action", reward="reward", minimize=True)
+    found = learn_with_holdout(log, "lr-l1", seed=1)
+    gain, costs = found.over_best_fixed, found.value
+    assert ends(gain) == pytest.approx([50 * one for one in plain_gain(found, 0.95)], abs=1e-10)
+    assert gain.value == pytest.approx(costs["best_fixed"].value - costs["policy"].value)
+    assert gain.low > 0
+    assert found.as_json()["over_best_fixed"]["verdict"] == "better"
+    assert found.worth.verdict.difference.value < 0  # which is as it was: policy minus current practice
+
+
+def shown(capsys, found):
+    """What `ponn learn` prints of an outcome, in one line."""
+    print_outcome(found)
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_policy_that_beats_the_best_single_action_says_so(outcome, capsys):
+    told, gain = outcome.as_json()["over_best_fixed"], outcome.over_best_fixed
+    assert told["verdict"] == "better"
+    assert [told[end] for end in ("value", "low", "high", "n", "ess", "estimator", "level")] == [
+        *ends(gain),
+        *(900, gain.ess, "dr", gain.level),
+    ]
+    assert outcome.policy.evaluation["over_best_fixed"] == told
+    value, low, high = (f"{one:.3f}" for one in ends(gain))
+    said = f"Better than giving everyone {outcome.best_fixed} by {value} (90 %: {low} to {high})."
+    assert shown(capsys, outcome).endswith(said)
+
+
+def same_for_all(n, noise):
+    """A log in which action b is best for everyone; noise: a feature that seems to matter in few rows."""
+    rng = np.random.default_rng(4)
+    A, x = rng.integers(2, size=n), rng.integers(2, size=n)
+    R = rng.random(n) < np.where(A == 1, 0.6 - noise * x, 0.4)
+    return ponn.read_log(pa.table({"x": x, "A": np.array(["a", "b"])[A], "R": R}), action="A", reward="R")
+
+
+def test_a_policy_that_gives_everyone_the_best_single_action_is_not_better(capsys):
+    found = learn_with_holdout(same_for_all(1_000, 0.0), "lr-l1")
+    assert set(found.policy.predict(found.kept)) == {found.best_fixed} == {"b"}
+    assert ends(found.over_best_fixed) == (0.0, 0.0, 0.0)
+    assert found.verdict.kind == "better"
+    assert found.as_json()["over_best_fixed"]["verdict"] == "not better"
+    assert "Not better than giving everyone b: 0.000 (90 %: 0.000 to 0.000);" in shown(capsys, found)
+
+
+def test_a_small_gain_over_the_best_single_action_is_not_clear(capsys):
+    found = learn_with_holdout(same_for_all(1_000, 0.25), "lr-l1")
+    assert set(found.policy.predict(found.kept)) == {"a", "b"}
+    assert found.over_best_fixed.low < 0 < found.over_best_fixed.high
+    assert found.as_json()["over_best_fixed"]["verdict"] == "not enough evidence"
+    told = shown(capsys, found)
+    assert "No clear gain over giving everyone b: " in told
+    assert told.endswith("that simpler rule may do as well.")
+
+
+def test_a_single_action_that_cannot_be_valued_is_said(world, outcome, capsys):
+    kept = outcome.kept.take(np.flatnonzero(outcome.kept.A != 1))
+    lacking = world.log.actions[1]
+    found = valued(outcome.policy, lacking, kept, 0.95, 1)
+    assert not found.over_best_fixed.trusted
+    assert found.as_json()["over_best_fixed"]["verdict"] == "not enough evidence"
+    json.dumps(found.as_json(), allow_nan=False)
+    told = shown(capsys, found)
+    assert f"Whether it is better than giving everyone {lacking} cannot be told: " in told
+    assert "the log only in 0 of them" in told
 
 
 def test_the_help_of_compare_names_every_method(tmp_path):
@@ -219,7 +327,8 @@ def test_learn_evaluate_and_compare_on_the_command_line(folder):
     learned = run("learn", "log.csv", *FLAGS, "--method", "ponn-b", "--require-improvement", cwd=folder)
     assert learned.returncode == 0, learned.stderr
     told = json.loads(learned.stdout)
-    assert {"policy", "method", "rows", "actions", "seconds", "value", "verdict"} <= set(told)
+    assert {"policy", "method", "rows", "actions", "seconds", "value", "verdict", "over_best_fixed"} <= set(told)
+    assert told["over_best_fixed"]["verdict"] == "better"
     valued = run("evaluate", "policy.ponn", "log.csv", "--json", "--require-improvement", cwd=folder)
     assert valued.returncode == 0, valued.stderr
     assert json.loads(valued.stdout)["n"] == told["value"]["policy"]["n"]

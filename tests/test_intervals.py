@@ -30,6 +30,7 @@ from ponn.intervals import (
     percentile_interval,
     resamples,
     rows_needed,
+    told_over_fixed,
     truncations,
     verdict,
 )
@@ -434,6 +435,43 @@ def test_verdict_sentences_and_units():
     assert open_.startswith("Not enough evidence to say whether")
     assert open_.endswith("About 3,300 rows like these, 2,300 more, would settle it.")
     assert str(verdict(a_difference(0.0, 0.06))).endswith("effective 500).")
+
+
+def test_a_gain_is_above_0_where_it_is_good():
+    cost = a_difference(0.05, 0.04).in_unit((0.0, 200.0), minimize=True)
+    gain = cost.as_gain(minimize=True)
+    assert (gain.value, gain.low, gain.high) == pytest.approx((10.0, 2.0, 18.0))
+    assert (gain.standard_error, gain.n, gain.level) == pytest.approx((cost.standard_error, 1_000, 0.9), nan_ok=True)
+    assert cost.as_gain(minimize=False) == cost
+
+
+@pytest.mark.parametrize(
+    ("gain", "sentence"),
+    [
+        (a_difference(0.09, 0.0354), "Better than giving everyone Mens E-Mail by 0.090 (90 %: 0.055 to 0.125)."),
+        (
+            a_difference(0.009, 0.015),
+            "No clear gain over giving everyone Mens E-Mail: +0.009 (90 %: -0.006 to 0.024); that simpler rule may do "
+            "as well.",
+        ),
+        (
+            a_difference(-0.09, 0.0354),
+            "Not better than giving everyone Mens E-Mail: -0.090 (90 %: -0.125 to -0.055); that simpler rule does at "
+            "least as well.",
+        ),
+        (
+            a_difference(0.0, 0.0),
+            "Not better than giving everyone Mens E-Mail: 0.000 (90 %: 0.000 to 0.000); that simpler rule does at "
+            "least as well.",
+        ),
+        (
+            a_difference(0.09, 0.0354).distrusted("few rows", "a heavy tail"),
+            "Whether it is better than giving everyone Mens E-Mail cannot be told: few rows; a heavy tail.",
+        ),
+    ],
+)
+def test_the_sentence_on_the_best_single_action(gain, sentence):
+    assert told_over_fixed(gain, "Mens E-Mail") == sentence
 
 
 def test_rows_needed_is_the_textbook_number():

@@ -25,7 +25,7 @@ from ponn.estimators import ESTIMATORS
 from ponn.evaluation import CurrentPractice, FixedAction, nuisances
 from ponn.findings import findings
 from ponn.holdout import learn_with_holdout
-from ponn.intervals import Estimate
+from ponn.intervals import Estimate, told_over_fixed
 from ponn.learners import CURVE_POINTS, curve
 from ponn.markup import TABLE_ROWS, figures, table
 from ponn.report import SECTIONS, report_page, write_report
@@ -158,6 +158,7 @@ def test_the_numbers_are_those_of_the_library():
     for who in (made.policy, CurrentPractice(), FixedAction(fixed)):
         assert told(ponn.evaluate(who, rows, seed=3)) in text
     assert told(worth(made.policy, rows, seed=3).verdict.difference) in text
+    assert found.worth.over_fixed == made.over_best_fixed
     for name in ESTIMATORS:
         one = ponn.evaluate(made.policy, rows, name, seed=3)
         numbers = "".join(f"<td class='number'>{figures(value)}</td>" for value in (one.value, one.low, one.high))
@@ -209,10 +210,31 @@ def test_small_is_good():
     assert "small is good" in text
     assert all(one.value.low <= one.value.least <= one.value.largest <= one.value.high for one in found.worth.doubted)
     mirrored = whole()[0]  # the same log with the reward turned round
+    assert found.worth.over_fixed.value == pytest.approx(mirrored.worth.over_fixed.value)
     assert found.worth.policy.value == pytest.approx(1 - mirrored.worth.policy.value)
     assert [one.predicted for one in found.calibration] == pytest.approx(
         [1 - one.predicted for one in mirrored.calibration[::-1]]
     )
+
+
+def box(found):
+    """The text of the report's first box."""
+    return unescape(re.sub(r"<.*?>", "", re.search(r"<p class='verdict.*?</p>", report_page(found)).group()))
+
+
+@pytest.mark.parametrize("minimize", [False, True])
+def test_the_first_box_says_whether_it_beats_the_best_single_action(minimize):
+    found = whole(minimize)[0]
+    clear, doubt = found.worth.over_fixed, "few rows <b>"
+    assert clear.low > 0
+    assert box(found).endswith(f" {told_over_fixed(clear, outcome(minimize).best_fixed)}")
+    small = replace(clear, value=0.009, low=-0.006, high=0.024)
+    for gain, said in ((clear, "Better than giving"), (small, "No clear gain over"), (clear.distrusted(doubt), doubt)):
+        assert said in box(replace(found, worth=replace(found.worth, over_fixed=gain)))
+    assert "x" * 300 not in box(replace(found, worth=replace(found.worth, fixed_action="x" * 300)))
+    doubted = replace(found.worth, policy=found.worth.policy.distrusted("few rows"))
+    for worth_, last in ((replace(found.worth, over_fixed=None), " %)."), (doubted, " %).")):
+        assert box(replace(found, worth=worth_)).replace("\xa0", " ").endswith(last)
 
 
 @pytest.mark.parametrize("method", ["ponn-b", "direct-forest", "logging", "mlp-l1"])

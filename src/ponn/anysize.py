@@ -20,7 +20,7 @@ from ponn.errors import LogError, PonnError
 from ponn.evaluation import Comparison, CurrentPractice, FixedAction, Valued
 from ponn.files import WRITERS
 from ponn.frames import is_frame, read_frame
-from ponn.intervals import Estimate, LowOverlap
+from ponn.intervals import Estimate, LowOverlap, both_sides
 from ponn.log import Log
 from ponn.policy import Policy
 from ponn.readiness import ActionCount, Check, EligibleCount, FeatureLine
@@ -196,8 +196,10 @@ def learn_with_holdout(
             keep(policy)
         action = best_fixed_action(train, policy)
         rivals: dict[str, Valued] = {POLICY: policy, LOGGING: CurrentPractice(), BEST_FIXED: FixedAction(action)}
-        found = compare_sharded(rivals, kept, policy.encoding, passes, level=level, seed=seed)
-        outcome = Outcome(policy, found.values, action, worth_on_disk(found, LOGGING, len(kept)))
+        paired = both_sides(level)  # the level of verdicts
+        found = compare_sharded(rivals, kept, policy.encoding, passes, level=level, paired_level=paired, seed=seed)
+        over_fixed = found.differences[POLICY, BEST_FIXED].as_gain(log.minimize)
+        outcome = Outcome(policy, found.values, action, over_fixed, worth_on_disk(found, LOGGING, len(kept)))
         source = {**policy.provenance["source"], "whole": log.digest, "holdout": holdout, "seed": seed}
         provenance = {**policy.provenance, "source": source, "passes": passes.summary()}
     return replace(outcome, policy=replace(policy, provenance=provenance, evaluation=outcome.as_json()))

@@ -28,7 +28,7 @@ from ponn.drawing import (
     ticks,
     title,
 )
-from ponn.intervals import Estimate, decimals
+from ponn.intervals import Estimate
 
 CELL, BAR = 26, 20  # heights in pixels
 MOST = 40  # features or actions across or down a map; how many are left out is said
@@ -185,8 +185,8 @@ def value_line(who: str, one: Estimate, y: float, across: Callable[[float], floa
 
 def in_figures(one: Estimate) -> str:
     """value (low to high), with as many digits as the interval deserves."""
-    digits = decimals(one.high - one.low)
-    return f"{one.value:.{digits}f} ({one.low:.{digits}f} to {one.high:.{digits}f})"
+    value, low, high = one.in_digits()
+    return f"{value} ({low} to {high})"
 
 
 def padded(values: Sequence[float], share: float = 0.05) -> tuple[float, float]:

@@ -502,3 +502,12 @@ def difference(one: Scored, other: Scored, asked: Asked, again: np.ndarray | Non
     else:
         ends = normal_interval(gain, asked.level, one.group)
     return told(gain, ends, asked, one, other)
+
+
+def gain_over(one: Scored, other: Scored, asked: Asked) -> Estimate:
+    """The paired difference of two policies, above 0 where the first is better; `verdict` says whether it is.
+
+    Each end is a one-sided bound at the level asked for.
+    """
+    asked = asked._replace(level=both_sides(asked.level))
+    return difference(one, other, asked, None).as_gain(one.log.minimize)

@@ -22,13 +22,13 @@ from ponn.evaluation import (
     FixedAction,
     Nuisances,
     Scored,
+    gain_over,
     nuisances,
     probabilities_on,
     scored,
     seed_of,
     unseen_rows,
     value_of,
-    value_on,
 )
 from ponn.intervals import Estimate
 from ponn.intervals import Overlap as Reach
@@ -54,6 +54,7 @@ class Reported(Worth):
     sensitivity: HiddenConfounding
     fixed_action: Any  # the best single action, chosen on training rows
     fixed: Estimate | None
+    over_fixed: Estimate | None  # the paired gain over giving everyone that action: above 0 is good, also with minimize
     estimators: Mapping[str, Estimate | str]  # by every estimator; a text says why there is none
     weights: tuple[WeightBin, ...]
     reach: Reach  # of the weights
@@ -201,10 +202,12 @@ def worth_of(policy: Policy, rows: Log, fitted: Nuisances, asked: Asked, by: tup
         seed=asked.seed,
     )
     assert found.sensitivity is not None  # gamma was given
-    one, fixed = scored(policy, rows, fitted), best_fixed(policy, rows)
+    one, action = scored(policy, rows, fitted), best_fixed(policy, rows)
+    fixed = None if action is None else scored(FixedAction(action), rows, fitted)
     beside = {
-        "fixed_action": fixed,
-        "fixed": None if fixed is None else value_on(FixedAction(fixed), rows, fitted, "dr", asked.level),
+        "fixed_action": action,
+        "fixed": None if fixed is None else value_of(fixed, asked),
+        "over_fixed": None if fixed is None else gain_over(one, fixed, asked),
         "estimators": {name: estimated_by(name, one, asked) for name in ESTIMATORS},
         "weights": weight_bins(one.t.w * one.t.weight),
         "reach": one.overlap,

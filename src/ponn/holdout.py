@@ -10,6 +10,7 @@ import numpy as np
 from ponn.encode import Encoding
 from ponn.estimators import snips, terms
 from ponn.evaluation import (
+    Asked,
     Comparison,
     CurrentPractice,
     FixedAction,
@@ -17,11 +18,14 @@ from ponn.evaluation import (
     Valued,
     check_options,
     compare_policies,
+    gain_over,
     nuisances,
     probabilities_on,
+    scored,
+    value_of,
     value_on,
 )
-from ponn.intervals import Estimate, Verdict, estimate_json
+from ponn.intervals import Estimate, Verdict, estimate_json, verdict
 from ponn.learners import Progress, silent
 from ponn.learning import VALID_SHARE, learn
 from ponn.log import Log, read_log
@@ -41,6 +45,7 @@ class Outcome:
     policy: Policy
     value: Mapping[str, Estimate]  # of "policy", "logging", "best_fixed" and, where it differs, "supported_only"
     best_fixed: Any  # the action
+    over_best_fixed: Estimate  # the paired gain over giving everyone that action: above 0 is good, also with minimize
     worth: Worth
     kept: Log | None = None  # the rows it was valued on; None where they stayed on disk
     corrections: Nuisances | None = None  # and with what
@@ -55,6 +60,7 @@ class Outcome:
         value = {name: estimate_json(one) for name, one in self.value.items()}
         value[BEST_FIXED]["action"] = self.best_fixed
         told = {"value": value, "verdict": self.verdict.kind, "rows_needed": self.verdict.rows_needed}
+        told["over_best_fixed"] = estimate_json(self.over_best_fixed) | {"verdict": verdict(self.over_best_fixed).kind}
         subgroups = self.worth.subgroups
         return told | self.worth.doubts_json() | ({} if subgroups is None else {"subgroups": subgroups.as_json()})
 
@@ -95,11 +101,12 @@ def valued(policy: Policy, best_fixed: Any, kept: Log, level: float, seed: int, 
     """The policy beside current practice and the best single action on rows that nothing was chosen by."""
     fitted = nuisances(kept, seed=seed)
     found = worth(policy, kept, level=level, by=by, allow_low_overlap=True, corrections=fitted, seed=seed)
-    value = {"policy": found.policy, "logging": found.logging}
-    value[BEST_FIXED] = value_on(FixedAction(best_fixed), kept, fitted, "dr", level)
+    asked, fixed = Asked(level=level, seed=seed), scored(FixedAction(best_fixed), kept, fitted)
+    value = {"policy": found.policy, "logging": found.logging, BEST_FIXED: value_of(fixed, asked)}
     if found.supported_only is not None:
         value["supported_only"] = found.supported_only
-    return Outcome(policy, value, best_fixed, found, kept, fitted)
+    over_fixed = gain_over(scored(policy, kept, fitted), fixed, asked)
+    return Outcome(policy, value, best_fixed, over_fixed, found, kept, fitted)
 
 
 def best_fixed_action(log: Log) -> Any:

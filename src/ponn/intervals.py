@@ -87,13 +87,21 @@ class Estimate:
             standard_error=abs(scale) * self.standard_error,
         )
 
+    def as_gain(self, minimize: bool) -> "Estimate":
+        """A difference in the user's unit, turned round where small outcomes are good: above 0 is always good."""
+        return replace(self, value=-self.value, low=-self.high, high=-self.low) if minimize else self
+
     def distrusted(self, *reasons: str) -> "Estimate":
         """The same number, marked as not to be trusted where there are reasons."""
         return replace(self, trusted=self.trusted and not reasons, warnings=self.warnings + reasons)
 
-    def __str__(self) -> str:
+    def in_digits(self) -> tuple[str, str, str]:
+        """Value, low and high with as many digits as the interval deserves."""
         digits = decimals(self.high - self.low)
-        value, low, high = (f"{number:.{digits}f}" for number in (self.value, self.low, self.high))
+        return f"{self.value:.{digits}f}", f"{self.low:.{digits}f}", f"{self.high:.{digits}f}"
+
+    def __str__(self) -> str:
+        value, low, high = self.in_digits()
         doubt = "" if self.trusted else "; not trusted"
         rows = f"n = {self.n:,}, effective {self.ess:,.0f}"
         return f"{value} ({percent(self.level)}: {low} to {high}; {self.estimator}, {rows}{doubt})"
@@ -485,6 +493,20 @@ def verdict(difference: Estimate, margin: float = 0.0) -> Verdict:
     open_ = difference.trusted and kind == "not enough evidence"
     needed = rows_needed(difference, margin) if open_ else None
     return Verdict(kind, difference, level, margin, needed)
+
+
+def told_over_fixed(gain: Estimate, action: str) -> str:
+    """Whether a policy beats giving everyone the same action, in a sentence; gain: above 0 is good, see `as_gain`."""
+    if not gain.trusted:
+        return f"Whether it is better than giving everyone {action} cannot be told: {'; '.join(gain.warnings)}."
+    value, low, high = gain.in_digits()
+    signed, ends = f"{'+' * (gain.value > 0)}{value}", f"({percent(gain.level)}: {low} to {high})"
+    kind = verdict(gain).kind
+    if kind == "better":
+        return f"Better than giving everyone {action} by {value} {ends}."
+    if kind == "not better":
+        return f"Not better than giving everyone {action}: {signed} {ends}; that simpler rule does at least as well."
+    return f"No clear gain over giving everyone {action}: {signed} {ends}; that simpler rule may do as well."
 
 
 def rows_needed(difference: Estimate, margin: float = 0.0) -> int | None:

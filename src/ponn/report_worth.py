@@ -14,7 +14,7 @@ from ponn.confounding import HiddenConfounding, what_overturns
 from ponn.drawing import safe, shortened
 from ponn.findings import Findings, Reported
 from ponn.glossary import ABOUT_ESTIMATORS
-from ponn.intervals import Estimate, percent
+from ponn.intervals import Estimate, percent, told_over_fixed
 from ponn.markup import Html, columns_of, cut_told, each, figure, figures, name, table
 from ponn.subgroups import Subgroup
 
@@ -36,7 +36,7 @@ def verdict_section(found: Findings) -> str:
     if worth is None:
         return f"<p class='verdict doubted'>What this policy is worth is not known: {safe(found.why_no_worth)}.</p>"
     look = "doubted" if not worth.policy.trusted else "better" if worth.verdict.kind == "better" else "open"
-    sentence = f"<p class='verdict {look}'>{verdict_sentence(found, worth)}</p>"
+    sentence = f"<p class='verdict {look}'>{verdict_sentence(found, worth)}{over_fixed_sentence(worth)}</p>"
     values = values_by_policy(worth)
     outcome = f"mean {found.reward}"
     picture = value_chart(values, name="Value of each policy", x_name=outcome, reference=worth.logging.value)
@@ -68,6 +68,13 @@ def verdict_sentence(found: Findings, worth: Reported) -> str:
         f"<strong>{kinds[worth.verdict.kind]}</strong> following this policy, {outcome} would have been "
         f"{told(worth.policy)} instead of {told(worth.logging)}{fixed}."
     )
+
+
+def over_fixed_sentence(worth: Reported) -> str:
+    """Whether it beats the best single action; nothing where the policy itself is in doubt, as was said by then."""
+    if worth.over_fixed is None or not worth.policy.trusted:
+        return ""
+    return f" <strong>{safe(told_over_fixed(worth.over_fixed, shortened(worth.fixed_action)))}</strong>"
 
 
 def difference_told(worth: Reported) -> str:

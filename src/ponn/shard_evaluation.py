@@ -323,9 +323,13 @@ def compare_sharded(
     level: float = 0.95,
     settings: Settings | None = None,
     *,
+    paired_level: float | None = None,
     seed: int = 0,
 ) -> Comparison:
-    """Values of policies on the same rows, and the verdict of each against current practice."""
+    """Values of policies on the same rows, and the verdict of each against current practice.
+
+    paired_level: of the intervals of paired differences, by default `level`.
+    """
     if not 0.5 <= level < 1:
         raise PonnError(f"The level is {level}; expected a number from 0.5 to below 1, e.g. 0.95.")
     estimator_of(estimator, np.ones(len(COMMON) + len(VARIABLES)), 0)
@@ -347,7 +351,8 @@ def compare_sharded(
         values[name] = value.in_unit(log.reward_range, log.minimize).distrusted(*reasons)
         gain = estimate_of(found, estimator, place, both_sides(level), less=LOGGED, ess=seen.ess)
         verdicts[name] = verdict(gain.distrusted(*reasons)).in_unit(log.reward_range, log.minimize)
-    return Comparison(values, verdicts, differences_of(found, estimator, places, level, log))
+    paired_level = level if paired_level is None else paired_level
+    return Comparison(values, verdicts, differences_of(found, estimator, places, paired_level, log))
 
 
 def differences_of(

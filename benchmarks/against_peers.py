@@ -41,7 +41,7 @@ from record import HERE, RESULTS, now, write_record
 
 SEEDS, QUICK_SEEDS, QUICK_TRIALS = 10, 2, 2
 TIME_LIMIT = 3600  # seconds of one method on one log, after which it counts as hanging
-PROTOCOL = 1  # grows when what all methods share changes
+PROTOCOL = 2  # grows when what all methods share changes
 JUDGE = {"trees": 100, "leaf": 5, "columns": 0.33}  # forest that predicts rewards in the scores of validation rows
 HOMES = HERE.parent / ".venv-peers"
 PAGE = HERE.parent / "docs" / "leaderboard.md"
@@ -174,8 +174,14 @@ def space(task: Task, quick: bool) -> str:
     told: list[Any] = [PROTOCOL, quick, {"rows": SMALL, **PARAMETRIC.get(task.world, {})}]
     if task.method in METHODS:
         one = METHODS[task.method]
-        told += [asdict(one), asdict(settings_of(one.fit)) if not one.home and one.runner == "run_ponn.py" else None]
+        told += [asdict(one), own_settings(one.fit) if not one.home and one.runner == "run_ponn.py" else None]
     return hashlib.sha256(json.dumps(told, default=list, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def own_settings(method: str) -> dict[str, Any]:
+    """What a method of ponn's own sets; a default of all methods is not told, as new ones must not undo old lines."""
+    usual = asdict(ponn.Settings())
+    return {name: value for name, value in asdict(settings_of(method)).items() if value != usual[name]}
 
 
 # All runs ------------------------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""Who is compared, where each method lives, and everything that is tried for it: six trials each.
+"""Who is compared, where each method lives, and everything that is tried for it: six trials each, as time allows.
+
+A slow method may not get to its last trials, so those that seem the most promising stand first.
 
 A method whose settings leave nothing to choose has one trial: PONN-DR tunes itself, and the last three are what any
 learned policy has to beat. Trials of our own methods are settings of `ponn.learn`.
@@ -30,9 +32,9 @@ def all_of(**values: Sequence[Any]) -> tuple[dict[str, Any], ...]:
 
 STRENGTHS = (1e-3, 1e-2)
 RELU: Trial = {"activation": "relu"}  # better and faster than the paper's sigmoid units, for every network
-NETWORKS = all_of(hidden=((100,), (128, 128)), learning_rate=(1e-3, 3e-3, 1e-2))
-FORESTS = all_of(leaf=(1, 3, 10), columns=("sqrt", 0.33))
-OUR_FORESTS = all_of(leaf=(1, 3, 10), columns=(0.2, 0.5))
+NETWORKS = all_of(learning_rate=(3e-3, 1e-2, 1e-3), hidden=((100,), (128, 128)))
+FORESTS = all_of(leaf=(3, 10, 1), columns=(0.33, "sqrt"))
+OUR_FORESTS = all_of(leaf=(3, 10, 1), columns=(0.5, 0.2))
 BOOSTING = all_of(learning_rate=(0.03, 0.1), leaves=(4, 8, 31))
 # Vowpal Wabbit: linear, all pairs of features, one hidden layer; each with a large and a small step
 VOWPAL = tuple(
@@ -77,13 +79,13 @@ METHODS: dict[str, Contender] = {
         "contextualbandits",
         "run_contextualbandits.py",
         "offset tree",
-        (*all_of(base=("logistic",), C=(1e-2, 1.0)), *all_of(base=("forest",), leaf=(1, 10), columns=("sqrt", 0.33))),
+        (*all_of(base=("logistic",), C=(1e-2, 1.0)), *all_of(base=("forest",), leaf=(10, 1), columns=(0.33, "sqrt"))),
     ),
     "contextualbandits DoublyRobustEstimator": Contender(
         "contextualbandits",
         "run_contextualbandits.py",
         "doubly robust",
-        (*all_of(base=("ridge",), alpha=(1.0, 100.0)), *all_of(base=("forest",), leaf=(1, 10), columns=("sqrt", 0.33))),
+        (*all_of(base=("ridge",), alpha=(1.0, 100.0)), *all_of(base=("forest",), leaf=(10, 1), columns=(0.33, "sqrt"))),
     ),
     "EconML DRPolicyForest": Contender(
         "econml", "run_econml.py", "forest", all_of(max_depth=(None, 6), min_samples_leaf=(5, 20, 100))

@@ -23,7 +23,7 @@ from ponn.table import read_table
 from ponn.world import World, observe, split_rows
 
 UCI = tuple(f"{name} {scaling}" for scaling in ("paper", "hard") for name in ("pendigits", "satimage", "optdigits"))
-SMALL, LARGE = 5_000, 20_000  # rows; the larger for 50 actions
+SMALL, LARGE = 5_000, 10_000  # rows; the larger for 50 actions
 
 # All eight combinations of bias, relevance and reward; the shape of the effects is their product (step where an even
 # number of them is of the second kind), so that any three of the four columns are balanced. The numbers of actions go

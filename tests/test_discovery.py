@@ -1,5 +1,7 @@
 """The studentised test: its formulas, its calibration under the null, its power; joint relevance of pairs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -116,6 +118,19 @@ def discovered(seed: int, **options: object) -> tuple[np.ndarray, np.ndarray, np
     encoding = Encoding.fit(world.log)
     found = relevance(world.log, encoding, propensities(world.log, encoding), Settings(select="fdr"))
     return found.selected, found.tested(), world.relevance["l2"] > 0
+
+
+def test_rows_that_count_alike_are_rows_with_the_same_weight_and_see_more_under_strong_bias():
+    world = synthetic(rows=4_000, features=20, actions=8, relevant=3, bias=2.0, shape="linear", seed=0)
+    log, encoding = world.log, Encoding.fit(world.log)
+    step_a = propensities(log, encoding)
+    found = relevance(log, encoding, step_a, Settings(select="fdr", fdr=0.5, even=True))
+    alike = relevance(log, encoding, replace(step_a, p=np.ones(len(log))), Settings(select="fdr", fdr=0.5))
+    np.testing.assert_allclose(found.tested(), alike.tested(), rtol=1e-12)
+    true = world.relevance["l2"] > 0
+    weighted = found.under(Settings(select="fdr", fdr=0.5)).selected
+    assert (weighted & true).sum() < 4 < 12 < (found.selected & true).sum()  # of 24
+    assert (found.selected & true).sum() > (found.selected & ~true).sum()
 
 
 def test_false_discoveries_are_held_and_relevant_features_are_found():

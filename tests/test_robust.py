@@ -99,6 +99,11 @@ def test_two_processes_learn_the_same_and_every_step_tells_how_far_it_is(monkeyp
     told = []
     made = ponn.learn(log, "ponn-dr", workers=2, progress=lambda *said: told.append(said), **QUICK)
     assert made.digest == learn(log).digest
+    assert [said[0] for said in told if len(said) == 1] == [
+        "Steps A and B: propensities and relevance",
+        *(robust.SELECTING, robust.STACKING, robust.DISTILLING),
+        "Models of rewards and of current practice",
+    ]
     folds = QUICK["folds"]
     for step, total in ((robust.SELECTING, None), (robust.STACKING, folds), (robust.DISTILLING, folds)):
         counts = [said[1:] for said in told if said[0] == step and len(said) > 1]
@@ -212,6 +217,42 @@ def test_where_step_b_sees_nothing_nothing_is_selected():
     assert seen.sum() >= 4
 
 
+def test_weak_features_of_which_only_sums_over_many_rows_tell_are_kept():
+    """Nearly all features matter a little for every action; a forest that is too sure of itself would keep none."""
+    log = synthetic(rows=3_500, features=20, actions=10, relevant=12, shape="linear", bias=0.5, seed=1000).log
+    ground = ground_of(log)
+    chosen = choose_selection(ground, 1, nobody)
+    assert masks_of(chosen.whole, replace(ground, settings=chosen.settings)).mean() > 0.8
+
+
+def test_under_strong_bias_relevant_features_are_found_by_rows_that_count_alike():
+    world = synthetic(rows=3_500, features=30, actions=10, relevant=3, shape="linear", bias=2.0, seed=1000)
+    ground = ground_of(world.log)
+    chosen = choose_selection(ground, 1, nobody)
+    assert chosen.settings.even
+    assert chosen.whole.selected[world.causes].mean() > 0.6
+    assert chosen.whole.selected.mean() < 0.3
+
+
+def test_kinds_that_are_given_up_in_the_first_fold_are_not_fitted_in_the_others(monkeypatch):
+    fitted = []
+    cross_fit = robust.cross_fit
+
+    def noted(parts, members, *more):
+        fitted.append((len(parts), list(members)))
+        return cross_fit(parts, members, *more)
+
+    monkeypatch.setattr(robust, "cross_fit", noted)
+    monkeypatch.setattr(robust, "worthwhile", lambda found, rows: ["linear", "forest"])
+    ground = ground_of(tiny().log, select="fdr")
+    chosen = choose_selection(ground, 1, nobody)
+    told = []
+    stack = robust.fit_stack(ground, chosen, drawn_rows(ground), 1, lambda *said: told.append(said))
+    assert fitted[-1] == (2, ["linear", "forest"])
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert set(stack.shares) == {"linear", "forest"}
+
+
 def test_a_rule_that_was_asked_for_is_used():
     log = tiny().log
     asked = ground_of(log, select="fdr", fdr=0.5)
@@ -264,8 +305,8 @@ def test_the_cross_fitted_value_is_that_of_the_doubly_robust_estimator(monkeypat
     stacked = ponn.robust.stacked
     monkeypatch.setattr(ponn.robust, "stacked", lambda *given: seen.setdefault("stack", stacked(*given)))
     encoding, settings = Encoding.fit(log), settings_of("ponn-dr", select="fdr", **QUICK)
-    made = learn_robust(log, encoding, settings, 0, 1, lambda *said: None)
-    ground, Q = prepare_ground(log, encoding, settings, 0), seen["stack"].honest
+    ground = prepare_ground(log, encoding, settings, 0)
+    made, Q = learn_robust(ground, 1, lambda *said: None), seen["stack"].honest
     expected = doubly_robust(terms(greedy(Q), log.A, log.R, 1 / ground.step_a.weights, Q))
     assert made.value == pytest.approx(expected.value, rel=1e-12)
 

@@ -249,9 +249,9 @@ def test_a_fold_is_estimated_from_the_others(folder):
         np.testing.assert_allclose(np.exp(log_probabilities(found.theta[f], X)), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("select", ["threshold", "fdr"])
-def test_step_b_is_that_of_the_rows_in_memory(folder, select):
-    settings = Settings(select=select)
+@pytest.mark.parametrize("rule", [{}, {"select": "fdr"}, {"select": "fdr", "even": True}], ids=str)
+def test_step_b_is_that_of_the_rows_in_memory(folder, rule):
+    settings = Settings(**rule)
     roles = names(propensity="known", weight="heavy", ignore=["person", "day"])
     memory, disk = read_log(folder, **roles), opened(folder, **roles)
     encoding = Encoding.fit(memory)
@@ -262,6 +262,8 @@ def test_step_b_is_that_of_the_rows_in_memory(folder, select):
     np.testing.assert_allclose(found.V_bar, expected.V_bar, rtol=1e-10)
     np.testing.assert_allclose(found.correlation, expected.correlation, rtol=1e-6)
     assert np.array_equal(found.selected, expected.selected)
+    if "select" in rule:
+        np.testing.assert_allclose(found.tested(), expected.tested(), rtol=1e-6)
     assert found.largest_weight == pytest.approx(expected.largest_weight, rel=1e-12)
     assert found.known_propensities
     assert float(summary.p[0]) == memory.p0.min()

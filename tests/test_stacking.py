@@ -15,8 +15,10 @@ from ponn.stacking import (
     log_odds,
     logistic_losses,
     mean_loss,
+    mixture,
     stacked,
     union,
+    worthwhile,
 )
 
 SMALL = settings_of("ponn-dr", trees=5, epochs=3, hidden=(8,))
@@ -69,7 +71,7 @@ def test_shares_are_those_of_the_smallest_loss():
     R, weight = (rng.random(400) < 0.4).astype(float), rng.uniform(0.2, 2.0, 400)
     q = np.clip(np.column_stack([0.7 * R + 0.2 * rng.random(400), rng.random(400), np.full(400, 0.4)]), 0.05, 0.95)
     given = outcomes(R, R, weight)
-    share = likeliest_shares(q, given)
+    share = likeliest_shares(q, given, np.zeros(q.shape[1]))
     assert share.min() >= 0
     assert share.sum() == pytest.approx(1)
     grid = [(a, b, 1 - a - b) for a in np.linspace(0, 1, 41) for b in np.linspace(0, 1 - a, 41)]
@@ -80,7 +82,29 @@ def test_shares_are_those_of_the_smallest_loss():
 def test_a_useless_kind_gets_no_share():
     R = np.tile([0.0, 1.0], 500)
     q = np.column_stack([np.where(R > 0, 0.9, 0.1), np.where(R > 0, 0.2, 0.8)])
-    assert likeliest_shares(q, outcomes(R, R))[1] < 1e-6
+    assert likeliest_shares(q, outcomes(R, R), np.zeros(q.shape[1]))[1] < 1e-6
+
+
+def test_where_the_rows_say_nothing_the_prior_decides_and_where_they_speak_it_hardly_counts():
+    """Kinds that predict the same: the shares are the prior's. A useless kind with a prior of 5 rows gets 5 of n."""
+    R = np.tile([0.0, 1.0], 500)
+    same = np.column_stack([np.full(1_000, 0.5)] * 3)
+    shares = likeliest_shares(same, outcomes(R, R), np.array([30.0, 10.0, 0.0]))
+    assert shares == pytest.approx([0.75, 0.25, 0.0], abs=1e-6)
+    q = np.column_stack([np.where(R > 0, 0.2, 0.8), np.where(R > 0, 0.9, 0.1)])
+    assert 0 < likeliest_shares(q, outcomes(R, R), np.array([5.0, 0.0]))[0] < 0.01
+
+
+def test_kinds_without_a_share_in_the_first_fold_are_given_up_but_not_what_others_learn_from():
+    given = rows(400)
+    j, taken = np.arange(400), np.zeros((400, 3))
+    taken[j, given.A] = given.R
+    good, useless = np.clip(taken, 0.1, 0.9), np.clip(1 - taken, 0.1, 0.9)
+    found = dict.fromkeys(MEMBERS, useless) | {"boosting": good}
+    assert worthwhile(found, given) == ["linear", "boosting"]
+    assert worthwhile(found | {"boosting": useless, "second forest": good}, given) == [
+        *("linear", "forest", "reward network", "share network", "second forest")
+    ]
 
 
 # Folds ----------------------------------------------------------------------------------------------------
@@ -101,16 +125,20 @@ def test_honest_predictions_come_from_the_rows_own_fold_and_the_others_are_avera
     assert stack.shares == {"one": pytest.approx(1.0)}
 
 
-def test_the_stack_is_no_worse_than_its_best_kind():
+def test_the_stack_is_no_worse_than_its_plainest_kind_and_without_a_prior_than_its_best():
     given, fold = rows(300), np.arange(300) % 3
     parts = [
         Part(given.take(fold != number), given.X, np.flatnonzero(fold != number), np.ones((3, 4), bool), number, SMALL)
         for number in range(3)
     ]
-    stack = stacked(given, fold, cross_fit(parts, list(MEMBERS), 1))
+    found, j = cross_fit(parts, list(MEMBERS), 1), np.arange(300)
+    stack = stacked(given, fold, found)
     assert set(stack.shares) == set(MEMBERS)
-    kinds = [loss for name, loss in stack.losses.items() if name != "stack"]
-    assert stack.losses["stack"] <= min(kinds) + 2e-3  # the prior of the last calibration is worth a row in 300
+    own = {name: np.stack([one[name] for one in found])[fold, j, given.A] for name in MEMBERS}
+    freely = mixture(own, given, prior={}).losses
+    # the prior of the last calibration is worth a row in 300
+    assert stack.losses["stack"] <= stack.losses["linear"] + 2e-3
+    assert freely["stack"] <= min(freely[name] for name in MEMBERS) + 2e-3
     assert ((stack.honest > 0) & (stack.honest < 1)).all()
 
 

@@ -1,4 +1,4 @@
-"""contextualbandits: the offset tree, and cost-sensitive regression on doubly robust costs."""
+"""contextualbandits: the offset tree, and cost-sensitive regression on doubly robust costs. It refuses a seed of 0."""
 
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -10,7 +10,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 from trials import Rows, Scores, main
 
-TREES = 100
+TREES = 50
 
 
 def offset_tree(rows: Rows, trial: Mapping[str, Any], seed: int) -> Scores:
@@ -21,7 +21,7 @@ def offset_tree(rows: Rows, trial: Mapping[str, Any], seed: int) -> Scores:
         base = RandomForestClassifier(
             TREES, min_samples_leaf=trial["leaf"], max_features=trial["columns"], random_state=seed
         )
-    made = OffsetTree(base, rows.k, random_state=seed, njobs=1)
+    made = OffsetTree(base, rows.k, random_state=seed + 1, njobs=1)
     made.fit(rows.X.astype(float), rows.A, rows.R, rows.p)
     return lambda new: np.eye(rows.k)[winners(made, new.X.astype(float))]
 
@@ -51,7 +51,7 @@ def doubly_robust(rows: Rows, trial: Mapping[str, Any], seed: int) -> Scores:
             TREES, min_samples_leaf=trial["leaf"], max_features=trial["columns"], random_state=seed
         )
     costs = -expected_rewards(rows, X, seed)
-    made = DoublyRobustEstimator(base, costs, rows.k, "rovr", handle_invalid=False, random_state=seed, njobs=1)
+    made = DoublyRobustEstimator(base, costs, rows.k, "rovr", handle_invalid=False, random_state=seed + 1, njobs=1)
     made.fit(X, rows.A, rows.R, rows.p)
     return lambda new: np.eye(rows.k)[np.asarray(made.predict(new.X.astype(float))).astype(int)]
 

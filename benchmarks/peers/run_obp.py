@@ -12,7 +12,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.linear_model import LogisticRegression
 from trials import Fit, Rows, Scores, main
 
-EPOCHS, BATCH, ROUNDS, TREES = 40, 64, 100, 100
+EPOCHS, BATCH, ROUNDS, TREES = 40, 128, 100, 100
 NEVER = 10**9  # its own stopping counts a falling loss as no progress, so it is left out
 obp.policy.offline.tqdm = lambda steps, **_: steps  # no progress bars
 

@@ -12,8 +12,11 @@ BITS = 22  # of the table of weights, so that pairs of features hardly share one
 
 
 def cells(X: np.ndarray) -> list[str]:
-    """Rows in the text format; what is 0 is left out."""
-    return [" ".join(f"{i}:{row[i]:.6g}" for i in np.flatnonzero(row)) for row in X]
+    """Rows in the text format; what is 0 is left out.
+
+    Features have names, as numbers are taken for places in the table of weights, which actions then share.
+    """
+    return [" ".join(f"x{i}:{row[i]:.6g}" for i in np.flatnonzero(row)) for row in X]
 
 
 def arguments(kind: str, trial: Mapping[str, Any], seed: int) -> str:
@@ -62,7 +65,7 @@ def by_adf(kind: str) -> Fit:
 
 def adf(x: str, k: int, taken: int = -1, label: str = "") -> list[str]:
     """One row as a line for what all actions share and a line for each."""
-    return [f"shared |x {x}", *(f"{label if a == taken else ''}|a {a}" for a in range(k))]
+    return [f"shared |x {x}", *(f"{label if a == taken else ''}|a a{a}" for a in range(k))]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from ponn.propensity import (
 )
 from ponn.relevance import Relevance
 from ponn.reward import fit_linear_rewards, fit_rewards, logistic_loss
-from ponn.robust import learn_robust
+from ponn.robust import Ground, learn_robust
 from ponn.settings import Settings
 from ponn.train import Candidate, Problem, Rows, Trained, train
 
@@ -50,7 +50,7 @@ class Prepared:
     step_a: Propensities  # of the training rows
     step_b: Relevance | None
     problem: Problem
-    log: Log  # training and validation rows together
+    ground: Ground | None = None  # of a learner that holds out every row in turn: all rows train, none validates
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,16 +62,7 @@ class Fitted:
     details: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     companions: Mapping[str, Model] = field(default_factory=dict)  # better ones than `companions` fits
-    chosen: "Chosen | None" = None  # what the learner decided by itself
-
-
-@dataclass(frozen=True, eq=False)
-class Chosen:
-    """What a learner that holds out every row once chose by itself, and its own Steps A and B on all rows."""
-
-    settings: Settings
-    step_a: Propensities
-    step_b: Relevance | None
+    settings: Settings | None = None  # where the learner chose some by itself
 
 
 Learner = Callable[[Prepared, Sequence[Candidate], int | None, Progress], list[Fitted]]
@@ -226,13 +217,10 @@ def carried_rewards(prepared: Prepared, settings: Settings, notes: list[str]) ->
 
 
 def doubly_robust(prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress) -> list[Fitted]:
-    """PONN-DR, which holds out every row once instead of keeping a validation part; compared by its value."""
-    found = []
-    for one in options:
-        made = learn_robust(prepared.log, prepared.encoding, one.settings, one.seed, workers or cores(), say)
-        chosen = Chosen(made.settings, made.step_a, made.relevance)
-        found.append(Fitted(made.policy, -made.value, made.details, (), {"reward": made.rewards}, chosen))
-    return found
+    """PONN-DR, which tunes itself, so that there is one option."""
+    assert prepared.ground is not None
+    made = learn_robust(prepared.ground, workers or cores(), say)
+    return [Fitted(made.policy, -made.value, made.details, (), {"reward": made.rewards}, made.settings)]
 
 
 def linear_weights(fitted: Any, k: int) -> dict[str, np.ndarray]:

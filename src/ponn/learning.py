@@ -17,6 +17,7 @@ from ponn.policy import PairLine, Policy
 from ponn.propensity import Propensities, propensities
 from ponn.reasons import usual_values
 from ponn.relevance import Relevance, relevance
+from ponn.robust import prepare_ground
 from ponn.settings import Settings, method_named, search_of, settings_of
 from ponn.train import Candidate, Problem, Rows
 
@@ -48,9 +49,10 @@ def learn(
     grid = search_of(row, chosen, settings) if tune else {}
     say = progress or silent
     say("Steps A and B: propensities and relevance")
-    prepared = prepare(log, chosen, seed)
+    prepared = prepare_whole(log, chosen, seed) if row.cross_fitted else prepare(log, chosen, seed)
     options = candidates(prepared, chosen, grid, seed)
-    say(f"Step C: training {len(options)} candidate{'s' if len(options) > 1 else ''}")
+    if not row.cross_fitted:  # such a learner tells its own steps
+        say(f"Step C: training {len(options)} candidate{'s' if len(options) > 1 else ''}")
     fitted = LEARNERS[row.learner](prepared, options, workers, say)
     best = int(np.argmin([one.valid_loss for one in fitted]))
     say("Models of rewards and of current practice")
@@ -75,7 +77,16 @@ def prepare(log: Log, settings: Settings, seed: int) -> Prepared:
         for one, rows in ((part, first), (valid, rest))
     )
     problem = Problem(train_rows, valid_rows, len(log.actions))
-    return Prepared(part, valid, encoding, step_a.take(first), step_b, problem, log)
+    return Prepared(part, valid, encoding, step_a.take(first), step_b, problem)
+
+
+def prepare_whole(log: Log, settings: Settings, seed: int, encoding: Encoding | None = None) -> Prepared:
+    """For a learner that holds out every row in turn: encode, cross-fitted Step A and Step B on all rows."""
+    ground = prepare_ground(log, encoding or Encoding.fit(log, settings), settings, seed)
+    nobody = np.empty(0, np.intp)
+    rows = rows_of(log, ground.encoding, ground.step_a, settings.m is not None)
+    problem = Problem(rows, rows.take(nobody, 0.0), len(log.actions))
+    return Prepared(log, log.take(nobody), ground.encoding, ground.step_a, ground.step_b, problem, ground)
 
 
 def rows_of(log: Log, encoding: Encoding, step_a: Propensities, truncate: bool) -> Rows:
@@ -125,19 +136,14 @@ def assemble(
     beside: Mapping[str, Model] | None = None,
 ) -> Policy:
     """The policy with everything needed to explain it; beside: its companions, where they are fitted already."""
-    step_a, step_b, settings = prepared.step_a, prepared.step_b, chosen.settings
-    rows = {"train": len(prepared.train), "valid": len(prepared.valid)}
-    if fitted.chosen is not None:
-        step_a, step_b, settings = fitted.chosen.step_a, fitted.chosen.step_b, fitted.chosen.settings
-        rows = {"train": len(prepared.log), "valid": 0}
-    if step_b is not None:
-        step_b = step_b.under(settings)
+    step_a, settings = prepared.step_a, fitted.settings or chosen.settings
+    step_b = prepared.step_b.under(settings) if prepared.step_b and settings.relevance else None
     d = len(prepared.encoding.features)
     told: list[str] = []
     carried = companions(prepared, settings, fitted, told) if beside is None else beside
     selected = np.ones((len(prepared.train.actions), d), bool) if step_b is None else step_b.selected
     provenance = {
-        "rows": rows,
+        "rows": {"train": len(prepared.train), "valid": len(prepared.valid)},
         "reward": {"range": list(prepared.train.reward_range), "minimize": prepared.train.minimize},
         "columns": asdict(prepared.train.columns),
         "drop_missing": prepared.train.drop_missing,

@@ -61,10 +61,12 @@ class Relevance:
     V_bar: np.ndarray  # [k, d]
     correlation: np.ndarray  # [d]: mean absolute correlation with the other features
     p_value: np.ndarray | None  # [k, d]: studentised test that the feature does not matter
+    even_p_value: np.ndarray | None  # [k, d]: the same with rows that count alike
     lambda1: float
     lambda2: float
     select: str
     fdr: float
+    even: bool
     largest_weight: float
     known_propensities: bool
 
@@ -91,10 +93,11 @@ class Relevance:
         return discoveries(self.tested(), self.fdr)
 
     def tested(self) -> np.ndarray:
-        """The p-values, or an error when the test was left out."""
-        if self.p_value is None:
+        """The p-values that select, or an error when that test was left out."""
+        found = self.even_p_value if self.even else self.p_value
+        if found is None:
             raise PonnError("The studentised test was left out; call relevance(..., test=True) to select by it.")
-        return self.p_value
+        return found
 
     def sets(self) -> dict[Any, tuple[str, ...]]:
         """The relevant features of each action, by name."""
@@ -106,7 +109,7 @@ class Relevance:
     def under(self, settings: Settings) -> "Relevance":
         """The same sums under another rule: thresholds, or the test at a false-discovery rate."""
         s = settings
-        return replace(self, select=s.select, fdr=s.fdr, lambda1=s.lambda1, lambda2=s.lambda2)
+        return replace(self, select=s.select, fdr=s.fdr, even=s.even, lambda1=s.lambda1, lambda2=s.lambda2)
 
     @property
     def lone_levels(self) -> int:
@@ -166,15 +169,22 @@ def relevance(
     loss: Loss | None = None,
     test: bool = True,
 ) -> Relevance:
-    """Step B for a log in memory: one pass for the paper's sums and, unless test=False, one for the test's."""
+    """Step B for a log in memory: one pass for the paper's sums and, unless test=False, one for the test's.
+
+    Where rows may count alike in the test (settings.even, or a choice that is still to be made), one more for that.
+    """
     settings = settings or Settings()
-    k, w = len(log.actions), found.weights
+    w = found.weights
     tally = tally_log(encoding, log, w * log.R)
-    p = None
-    if test or settings.select == "fdr":
-        centred = w * (log.R - centre(log.R, log.A, w, k))
-        p = p_values(tally_log(encoding, log, centred, gram=False).levels, encoding.b)
-    return relevance_of(tally, encoding, log.actions, found, settings, loss=loss, p_value=p)
+    p = tested_log(log, encoding, w) if test or settings.select == "fdr" else None
+    even = tested_log(log, encoding, np.ones(len(log))) if settings.even or settings.select == "auto" else None
+    return relevance_of(tally, encoding, log.actions, found, settings, loss=loss, p_value=p, even_p_value=even)
+
+
+def tested_log(log: Log, encoding: Encoding, w: np.ndarray) -> np.ndarray:
+    """The test's p-values for a log in memory whose rows count by w."""  # [k, d]
+    centred = w * (log.R - centre(log.R, log.A, w, len(log.actions)))
+    return p_values(tally_log(encoding, log, centred, gram=False).levels, encoding.b)
 
 
 def relevance_of(
@@ -186,6 +196,7 @@ def relevance_of(
     *,
     loss: Loss | None = None,
     p_value: np.ndarray | None = None,
+    even_p_value: np.ndarray | None = None,
 ) -> Relevance:
     """Step B from its sums, wherever they were made."""
     loss = loss or LOSSES[settings.loss]
@@ -202,10 +213,12 @@ def relevance_of(
         V_bar=per_feature(levels.N * levels.V, encoding.b) / n,
         correlation=mean_correlation(correlations(tally.gram, encoding)),
         p_value=p_value,
+        even_p_value=even_p_value,
         lambda1=settings.lambda1,
         lambda2=settings.lambda2,
         select=settings.select,
         fdr=settings.fdr,
+        even=settings.even,
         largest_weight=float(found.weights.max()),
         known_propensities=bool(found.known.all()) and np.isinf(found.m),
     )

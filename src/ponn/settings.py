@@ -74,6 +74,11 @@ class Settings:
         "whichever of these and no selection predicts rewards best (auto; ponn-dr alone, elsewhere it is fdr)",
     )
     fdr: float = setting(0.1, low=0, high=1, help="false-discovery rate over all pairs, for select=fdr")
+    even: bool = setting(
+        False,
+        help="the test of Step B counts rows alike instead of by 1/p: more power under strong bias, but a feature may "
+        "pass for another one that drives the logging too",
+    )
     pooled: bool = setting(False, help="every action's reward model reads the sets of all actions (ponn-dr)")
     hidden: tuple[int, ...] = setting((100, 100), symbol="h_p", low=1, help="units of the policy layers; none: linear")
     activation: str = setting(
@@ -148,6 +153,7 @@ class Method:
     learner: str = "network"  # a key of learning.LEARNERS
     settings: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # setting → values; all combinations are tried
+    cross_fitted: bool = False  # every row is held out in turn, none is kept for validation
 
 
 # The paper's ranges (section 7.2.1): lambda1 in [0.005, 0.1], lambda2 in [0, 0.01], lambda3 in [0.0001, 0.1]. Those of
@@ -225,6 +231,7 @@ METHODS: dict[str, Method] = {
     "ponn-dr": Method(
         "beyond the paper: stacked reward models on the features of Step B, doubly robust scores, one small network",
         learner="doubly-robust",
+        cross_fitted=True,
         settings={
             "select": "auto",
             "hidden": (128, 128),

@@ -13,7 +13,7 @@ from ponn.engine import Passes, digest
 from ponn.errors import PonnError
 from ponn.holdout import fixed_value
 from ponn.learners import LEARNERS, Fitted, Prepared, current_practice, practice_network, similar_rows
-from ponn.learning import VALID_SHARE, assemble, candidates, rows_of
+from ponn.learning import VALID_SHARE, assemble, candidates, prepare_whole, rows_of
 from ponn.log import Log
 from ponn.logistic import with_ones
 from ponn.models import LinearRewards, Model
@@ -59,11 +59,13 @@ def learn_sharded(
     encoding = train.fit_encoding(passes, chosen)
     practice = fit_practice(log, encoding, passes, chosen)
     step_b, summary = None, unseen(log, practice)
-    if chosen.relevance:
+    if chosen.relevance and not row.cross_fitted:
         step_b, summary = shard_relevance(train, encoding, practice, passes, chosen)
     prepared = prepared_sample(train, valid, encoding, practice, summary, step_b, chosen)
     notes: list[str] = []
     beside = shard_companions(train, prepared, practice, passes, chosen, notes)
+    if row.cross_fitted:
+        prepared = prepare_whole(joined(prepared.train, prepared.valid), chosen, seed, encoding)
     options = candidates(prepared, chosen, grid, seed)
     option, fitted = fit(row.learner, prepared, options, (train, valid, practice), passes, seed, trainers)
     made = assemble(prepared, name, option, fitted, len(options), time.perf_counter() - started, beside)
@@ -90,15 +92,14 @@ def prepared_sample(
     first, rest = (sampled_rows(one.sample, encoding, practice, step_a, settings) for one in (train, valid))
     problem = Problem(first, rest, len(train.actions))
     told = replace(train.sample.log, notes=train.notes)
-    both = replace(told, **joined(told, valid.sample.log))
-    return Prepared(told, valid.sample.log, encoding, step_a, step_b, problem, both)
+    return Prepared(told, valid.sample.log, encoding, step_a, step_b, problem)
 
 
-def joined(one: Log, other: Log) -> dict[str, Any]:
-    """The rows of two parts of a log together."""
+def joined(one: Log, other: Log) -> Log:
+    """The rows of two parts of a log together, with the notes of the first."""
     arrays = {name: (getattr(one, name), getattr(other, name)) for name in ("A", "R", "p0", "weight", "eligible")}
     found: dict[str, Any] = {name: None if part[0] is None else np.concatenate(part) for name, part in arrays.items()}
-    return found | {"table": pa.concat_tables([one.table, other.table])}
+    return replace(one, **found, table=pa.concat_tables([one.table, other.table]))
 
 
 def sampled_rows(
@@ -155,7 +156,8 @@ def fit(
         return option, fitted
     assert fitted is not None
     note = (
-        f"The model was fitted on a random sample of {len(prepared.log):,} of about {len(train) + len(valid):,} rows."
+        f"The model was fitted on a random sample of {len(prepared.train) + len(prepared.valid):,} of about "
+        f"{len(train) + len(valid):,} rows."
     )
     return option, replace(fitted, notes=(*fitted.notes, note))
 

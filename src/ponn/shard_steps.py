@@ -9,7 +9,7 @@ One fold means a regression on all rows, as in the paper's Step A.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -179,7 +179,7 @@ class TallySums:
         """The sums of Step B."""
         k = len(self.reader.actions)
         total, least = Tally.zero(self.encoding, k), np.inf
-        weight, rewarded, cut = np.zeros((3, k))
+        weight, rewarded, cut, taken, outcome = np.zeros((5, k))
         for batch in self.reader.batches(shard):
             log = batch.log
             p = self.practice.p(batch, self.design(log))
@@ -191,7 +191,10 @@ class TallySums:
             weight += np.bincount(A, w, minlength=k)
             rewarded += np.bincount(A, u if self.centre is None else w * log.R, minlength=k)
             cut += np.bincount(A[plain > self.practice.m], minlength=k)
-        return {**packed_tally(total), "least": np.array(least), "w": weight, "wR": rewarded, "cut": cut}
+            taken += np.bincount(A, minlength=k)
+            outcome += np.bincount(A, log.R, minlength=k)
+        sums = {"w": weight, "wR": rewarded, "taken": taken, "R": outcome, "cut": cut}
+        return {**packed_tally(total), "least": np.array(least), **sums}
 
     def design(self, log: Log) -> np.ndarray:
         """What the propensities are computed from; nothing where they are known."""
@@ -220,7 +223,7 @@ def tally_shards(
     name = "Step B" if centre is None else "Step B, test"
     for part in passes.over(name, TallySums(log.reader, encoding, practice, centre), log.shards):
         total += unpacked_tally(part)
-        sums = {one: rest[one] + part[one] if rest else part[one] for one in ("w", "wR", "cut")}
+        sums = {one: rest[one] + part[one] if rest else part[one] for one in ("w", "wR", "taken", "R", "cut")}
         rest = {**sums, "least": np.minimum(rest["least"], part["least"]) if rest else part["least"]}
     return total, rest
 
@@ -233,12 +236,20 @@ def shard_relevance(
     The propensities returned stand for all rows: the least one, which decides the largest weight.
     """
     tally, sums = tally_shards(log, encoding, practice, passes)
-    p = None
-    if settings.select == "fdr":
-        centre = np.divide(sums["wR"], sums["w"], out=np.zeros(len(sums["w"])), where=sums["w"] > 0)
-        p = p_values(tally_shards(log, encoding, practice, passes, centre)[0].levels, encoding.b)
+    p = tested_shards(log, encoding, practice, passes, sums, settings.even) if settings.select == "fdr" else None
     found = summary_of(practice, log, sums, float(tally.levels.N[-1]))
-    return relevance_of(tally, encoding, log.actions, found, settings, p_value=p), found
+    weighted, even = (None, p) if settings.even else (p, None)
+    return relevance_of(tally, encoding, log.actions, found, settings, p_value=weighted, even_p_value=even), found
+
+
+def tested_shards(
+    log: ShardedLog, encoding: Encoding, practice: Practice, passes: Passes, sums: Arrays, even: bool
+) -> np.ndarray:
+    """The test's p-values by one more pass; even: with rows that count alike, as weights cut at 1 do."""
+    total, of = (sums["R"], sums["taken"]) if even else (sums["wR"], sums["w"])
+    centre = np.divide(total, of, out=np.zeros(len(of)), where=of > 0)
+    by = replace(practice, m=1.0) if even else practice
+    return p_values(tally_shards(log, encoding, by, passes, centre)[0].levels, encoding.b)
 
 
 def summary_of(practice: Practice, log: ShardedLog, sums: Arrays, n: float) -> Propensities:

@@ -8,14 +8,18 @@ import { mountScore } from "./score.js";
 import { mountTrial } from "./trial.js";
 
 const EVERY = 500; // milliseconds between two looks at a running job
-// The share of the whole that is behind us when a step begins; how the steps are told is the server's business
+// The shares of the whole that are behind us when a step begins and when it ends, by the words it is told with; where
+// several fit, the last counts. How the steps are told is the server's business
 const STEPS = [
-  ["Reading", 0.02],
-  ["Steps A and B", 0.08],
-  ["Step C", 0.25],
-  ["Models", 0.7],
-  ["Valuing", 0.8],
-  ["Report", 0.9],
+  ["Reading", 0.02, 0.08],
+  ["Steps A and B", 0.08, 0.1],
+  ["Step B", 0.1, 0.15],
+  ["Reward models", 0.15, 0.6],
+  ["Step C", 0.1, 0.7],
+  ["Step C: one small network", 0.6, 0.7],
+  ["Models", 0.7, 0.8],
+  ["Valuing", 0.8, 0.9],
+  ["Report", 0.9, 1],
 ];
 
 const STATES = { waiting: "waiting", running: "being learned", failed: "failed", interrupted: "interrupted" };
@@ -171,8 +175,8 @@ function card(title, ...parts) {
 
 /** How much of the whole is behind us: the step's beginning, and within it what was counted. */
 function shareDone(job) {
-  const at = STEPS.findLastIndex(([words]) => job.message.startsWith(words));
-  if (at < 0) return null; // not known
-  const [start, end] = [STEPS[at][1], STEPS[at + 1]?.[1] ?? 1];
+  const step = STEPS.findLast(([words]) => job.message.startsWith(words));
+  if (!step) return null; // not known
+  const [, start, end] = step;
   return start + (end - start) * (job.total ? job.done / job.total : 0);
 }

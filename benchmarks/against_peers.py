@@ -7,7 +7,8 @@ the same doubly robust scores; the best learns again from both parts and is judg
 own methods read the table instead of its design columns and estimate propensities as they always do.
 
 Every finished (world, seed, method) is a line in results/peer_runs, so a stopped comparison goes on where it was; a
-line made by another search space is not used. What fails is a line that says so. Peers run in environments of their own
+line made by another search space is not used. What fails is a line that says so. A method far behind on the first seeds
+of a world is not run on others. Peers run in environments of their own
 (.venv-peers, made by `make peers`); one that is missing is told loudly. The page docs/leaderboard.md is made from the
 lines that are there.
 """
@@ -28,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ponn
-from leaderboard import page, summary
-from peer_space import BEST_FIXED, METHODS, STANDING, Contender
+from leaderboard import given_up, page, summary
+from peer_space import BEST_FIXED, METHODS, OURS, STANDING, Contender
 from peer_worlds import PARAMETRIC, REAL, SIMULATED, SMALL, make_world
 from ponn.encode import Encoding
 from ponn.forests import direct_forest
@@ -219,9 +220,13 @@ def by_log(tasks: Sequence[Task]) -> Iterator[list[Task]]:
 
 
 def run_all(plan: Plan, tasks: Sequence[Task], workers: int) -> None:
-    """Run the tasks, log by log; a line is kept as soon as it is there."""
+    """Run the tasks, log by log; a line is kept as soon as it is there. Who is far behind by then is left out."""
     done = 0
     for group in by_log(tasks):
+        group, left_out = still_wanted(plan, group)
+        done += left_out
+        if not group:
+            continue
         world = plan.world(group[0])
         rows = shared_rows(world, group[0].seed)
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
@@ -231,6 +236,18 @@ def run_all(plan: Plan, tasks: Sequence[Task], workers: int) -> None:
                 line, done = future.result(), done + 1
                 append(plan.folder, line)
                 print(f"[{done} of {len(tasks)}] {told(line)}", flush=True)
+
+
+def still_wanted(plan: Plan, group: Sequence[Task]) -> tuple[list[Task], int]:
+    """The tasks of a log without methods that were far behind on the seeds before it, and how many these are."""
+    world, seed = group[0].world, group[0].seed
+    lines: dict[str, dict[int, dict[str, Any]]] = {}
+    for task, line in kept(plan.folder, [world], plan.quick).items():
+        if task.seed < seed:
+            lines.setdefault(task.method, {})[task.seed] = line
+    own = lines.get(OURS, {})
+    wanted = [task for task in group if task.method in STANDING or not given_up(own, lines.get(task.method, {}))]
+    return wanted, len(group) - len(wanted)
 
 
 def append(folder: Path, line: dict[str, Any]) -> None:

@@ -22,6 +22,10 @@ PAPER_SEEDS = 25  # over which that is asked
 MOST_SECONDS = 60  # of PONN-DR on a UCI log, on two cores
 LOOKED_AT = (0, 1)  # seeds of the UCI worlds and of breast-cancer that PONN-DR was first designed with
 MEASURES = ("value", "accuracy")
+# A method is not run on further seeds of a world once it is more than so many points of value behind PONN-DR on each of
+# the first so many: an interval needs two seeds, and no number of others would turn that round. The paired difference
+# of the closest methods varies by about a point from seed to seed.
+GIVEN_UP = ((2, 5.0), (4, 2.0))  # seeds, points
 Line = Mapping[str, Any]
 Lines = Mapping[int, Line]  # by seed
 
@@ -65,11 +69,19 @@ def at_least_tied(gain: float, width: float | None) -> bool | None:
     return gain >= 0 or (gain + width >= 0 and gain >= -TIED)
 
 
+def given_up(own: Lines, lines: Lines) -> bool:
+    """Was a method so far behind on the first seeds that it is not run on others?"""
+    ours, theirs = points(own, "value"), points(lines, "value")
+    gains = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+    return any(len(gains) >= seeds and min(gains[:seeds]) > most for seeds, most in GIVEN_UP)
+
+
 def told_of(own: Lines, lines: Lines) -> dict[str, Any]:
     """One method in one world."""
     finished = [line for line in lines.values() if "failed" not in line]
     failed = [line["failed"] for line in lines.values() if "failed" in line]
     found: dict[str, Any] = {"seeds": len(lines), "failed": len(failed), "why": failed[:1]}
+    found["given_up"] = len(lines) < len(own) and given_up(own, lines)
     for measure in MEASURES:
         found[measure] = spread([*points(lines, measure).values()])
         found[f"gain in {measure}"] = gained(own, lines, measure)
@@ -77,7 +89,8 @@ def told_of(own: Lines, lines: Lines) -> dict[str, Any]:
         found[name] = (
             mean(line[name] for line in finished if name in line) if any(name in x for x in finished) else None
         )
-    trials = [trial for line in lines.values() for trial in line.get("trials", ())]
+    kinds = ("trials", "failed_on_all_rows")
+    trials = [trial for line in lines.values() for kind in kinds for trial in line.get(kind, ())]
     found["trials"], found["trials_failed"] = len(trials), sum("failed" in trial for trial in trials)
     errors = [100 * line["error"] for line in finished if "error" in line]
     return found | ({"error": mean(errors)} if errors else {})
@@ -141,14 +154,15 @@ lines in `benchmarks/results/peer_runs`; nothing on this page is written by hand
 
 How it is done: a seed is a log, a split into training, validation and test rows, and the seed of every method. All get
 the same rows, the same design columns and the same estimated propensities (EconML refuses to be given any). Each peer
-and each method tries six settings (`benchmarks/peer_space.py`), as far as two minutes of processor time go: learned
+and each method tries six settings (`benchmarks/peer_space.py`), as far as half a minute of processor time goes: learned
 from training rows, valued on validation rows by the same doubly robust scores. The best learns again from both parts
-and is judged on the test rows by the truth. PONN-DR chooses its settings by itself, from the same rows. Values and
-accuracies are in points: hundredths of the reward's range, and of the test rows in which the best action is taken. ± is
-the 95 % half-width over seeds. A difference is PONN-DR minus the method, paired over the seeds that both finished.
-PONN-DR is *best* where its mean is not lower, *tied* where the interval of the difference contains 0 and at most half a
-point is missing, else *beaten*. Seconds are of processor time on one core, tuning included; memory is the most that the
-process held, libraries included.
+and is judged on the test rows by the truth. A method that is more than five points behind on each of the first two
+seeds of a world, or two points on each of the first four, is not run on others ("given up"). PONN-DR chooses its
+settings by itself, from the same rows. Values and accuracies are in points: hundredths of the reward's range, and of
+the test rows in which the best action is taken. ± is the 95 % half-width over seeds. A difference is PONN-DR minus the
+method, paired over the seeds that both finished. PONN-DR is *best* where its mean is not lower, *tied* where the
+interval of the difference contains 0 and at most half a point is missing, else *beaten*. Seconds are of processor time
+on one core, tuning included; memory is the most that the process held, libraries included.
 """
 
 
@@ -319,7 +333,8 @@ def nothing_to_gain(methods: Mapping[str, Any]) -> str:
 
 def method_cells(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
     """One method's line."""
-    seeds = str(one["seeds"]) + (f", failed in {one['failed']} of {one['seeds']}" if one["failed"] else "")
+    seeds = str(one["seeds"]) + (", given up" if one["given_up"] else "")
+    seeds += f", failed in {one['failed']} of {one['seeds']}" if one["failed"] else ""
     seeds += f", {one['trials_failed']} of {one['trials']} trials failed" if one["trials_failed"] else ""
     value = number(one["value"]) + (f" (error {one['error']:.2f})" if "error" in one else "")
     gains = [one[f"gain in {measure}"] for measure in MEASURES]

@@ -65,6 +65,18 @@ def test_failed_trials_are_told_and_never_chosen():
     assert actions.tolist() == [0] * 10
 
 
+def test_where_the_best_trial_fails_on_all_rows_the_next_best_counts():
+    def fails_on_all_rows(rows, trial, seed):
+        if len(rows.A) == 30 and trial["action"] == 1:
+            raise ValueError("too many rows")
+        return always(rows, trial, seed)
+
+    told, actions = trials.tune(fails_on_all_rows, given_rows(), [{"action": 0}, {"action": 1}], seed=0)
+    assert told["chosen"] == {"action": 0}
+    assert "too many rows" in told["failed_on_all_rows"][0]["failed"]
+    assert actions.tolist() == [0] * 10
+
+
 @pytest.mark.parametrize("options", [[{"action": -1}, {"action": None}], [{"action": None}]])
 def test_a_method_that_fails_everywhere_falls_back_to_nothing(options):
     told, actions = trials.tune(always, given_rows(), options, seed=0)
@@ -85,7 +97,8 @@ def test_when_time_is_up_no_trial_begins_but_the_first(monkeypatch):
 def line(method: str, seed: int, value: float | None, world: str = WORLD) -> dict:
     told = {"world": world, "method": method, "seed": seed, "space": "x", "load": 0.0}
     if value is None:
-        return told | {"failed": "NaN", "trials": [{"failed": "NaN"}, {"value": 0.5}]}
+        tried = {"trials": [{"failed": "NaN"}, {"value": 0.5}], "failed_on_all_rows": [{"failed": "NaN"}]}
+        return told | {"failed": "NaN"} | tried
     return told | {"value": value, "accuracy": value, "seconds": 1.0, "cpu_seconds": 1.0, "peak_bytes": 2**20}
 
 
@@ -171,10 +184,41 @@ def test_page_shows_failures_gaps_and_absent_peers():
     lines = [*world_lines(WORLD, 0.8, 0.7, 2), line("ponn-b", 0, None), line("ponn-b", 1, 0.5)]
     lines += world_lines(peer_worlds.SIMULATED[0], 0.8, 0.7, 2)
     page = leaderboard.page(leaderboard.summary(lines, {"obp": "no network"}))
-    assert "failed in 1 of 2, 1 of 2 trials failed" in page
+    assert "failed in 1 of 2, 2 of 3 trials failed" in page
     assert "not run" in page
     assert "**NOT COMPARED**: obp" in page
     assert "**Not finished**" in page
+
+
+@pytest.mark.parametrize(
+    ("behind", "expected"),
+    [
+        ((5.1, 9.0), True),
+        ((5.1,), False),
+        ((5.1, 4.9), False),
+        ((2.1, 2.1, 9.0, 2.1), True),
+        ((2.1, 1.9, 9.0, 9.0, 9.0, 9.0), False),
+        ((6.0, 7.0, -50.0), True),  # the first seeds decide: who was given up stays so
+    ],
+)
+def test_who_is_far_behind_on_each_of_the_first_seeds_is_given_up(behind, expected):
+    own = {seed: line("ponn-dr", seed, 0.9) for seed in range(6)}
+    other = {seed: line("poem", seed, 0.9 - gap / 100) for seed, gap in enumerate(behind)}
+    assert leaderboard.given_up(own, other) is expected
+    found = leaderboard.told_of(own, other)
+    assert found["given_up"] is (expected and len(behind) < 6)
+    assert (", given up" in leaderboard.method_cells("poem", found)[1]) is expected
+
+
+def test_methods_that_were_given_up_are_left_out_on_later_seeds(plan):
+    values = {"ponn-dr": 0.9, "poem": 0.5, "lr-l1": 0.88, "current practice": 0.1}
+    for method, seed in itertools.product(values, (0, 1)):
+        told = {"space": against_peers.space(Task(WORLD, seed, method), True)}
+        against_peers.append(plan.folder, line(method, seed, values[method]) | told)
+    for seed, expected in ((1, list(values)), (2, ["ponn-dr", "lr-l1", "current practice"])):
+        wanted, left_out = against_peers.still_wanted(plan, [Task(WORLD, seed, method) for method in values])
+        assert [task.method for task in wanted] == expected
+        assert left_out == len(values) - len(expected)
 
 
 # Going on ------------------------------------------------------------------------------------------------

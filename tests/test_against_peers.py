@@ -195,9 +195,10 @@ def test_page_shows_failures_gaps_and_absent_peers():
     [
         ((5.1, 9.0), True),
         ((5.1,), False),
+        ((10.1,), True),
         ((5.1, 4.9), False),
         ((2.1, 2.1, 9.0, 2.1), True),
-        ((2.1, 1.9, 9.0, 9.0, 9.0, 9.0), False),
+        ((2.1, 1.9, 20.0, 20.0, 20.0, 20.0), False),
         ((6.0, 7.0, -50.0), True),  # the first seeds decide: who was given up stays so
     ],
 )
@@ -206,8 +207,15 @@ def test_who_is_far_behind_on_each_of_the_first_seeds_is_given_up(behind, expect
     other = {seed: line("poem", seed, 0.9 - gap / 100) for seed, gap in enumerate(behind)}
     assert leaderboard.given_up(own, other) is expected
     found = leaderboard.told_of(own, other)
-    assert found["given_up"] is (expected and len(behind) < 6)
+    assert found["given_up"] is expected
     assert (", given up" in leaderboard.method_cells("poem", found)[1]) is expected
+
+
+def test_a_world_is_decided_also_where_somebody_was_given_up_after_one_seed():
+    lines = [*world_lines(WORLD, 0.8, 0.79), line("ponn-b", 0, 0.5)]
+    assert leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]
+    lines = [*world_lines(WORLD, 0.8, 0.79), line("ponn-b", 0, 0.75)]
+    assert not leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]
 
 
 def test_methods_that_were_given_up_are_left_out_on_later_seeds(plan):

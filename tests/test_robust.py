@@ -105,7 +105,8 @@ def test_two_processes_learn_the_same_and_every_step_tells_how_far_it_is(monkeyp
         "Models of rewards and of current practice",
     ]
     folds = QUICK["folds"]
-    for step, total in ((robust.SELECTING, None), (robust.STACKING, folds), (robust.DISTILLING, folds)):
+    fits = folds + robust.ENSEMBLE
+    for step, total in ((robust.SELECTING, None), (robust.STACKING, fits), (robust.DISTILLING, folds)):
         counts = [said[1:] for said in told if said[0] == step and len(said) > 1]
         total = total or len(counts)
         assert counts == [(done, total) for done in range(1, total + 1)]
@@ -239,7 +240,7 @@ def test_kinds_that_are_given_up_in_the_first_fold_are_not_fitted_in_the_others(
     cross_fit = robust.cross_fit
 
     def noted(parts, members, *more):
-        fitted.append((len(parts), list(members)))
+        fitted.append(([len(part.seen.A) for part in parts], list(members)))
         return cross_fit(parts, members, *more)
 
     monkeypatch.setattr(robust, "cross_fit", noted)
@@ -248,9 +249,11 @@ def test_kinds_that_are_given_up_in_the_first_fold_are_not_fitted_in_the_others(
     chosen = choose_selection(ground, 1, nobody)
     told = []
     stack = robust.fit_stack(ground, chosen, drawn_rows(ground), 1, lambda *said: told.append(said))
-    assert fitted[-1] == (2, ["linear", "forest"])
-    assert told == [(1, 3), (2, 3), (3, 3)]
-    assert set(stack.shares) == {"linear", "forest"}
+    assert fitted[-2] == ([200, 200], ["linear", "forest"])
+    assert fitted[-1] == ([300] * robust.ENSEMBLE, list(stack.shares))
+    assert told == [(done, 3 + robust.ENSEMBLE) for done in range(1, 4 + robust.ENSEMBLE)]
+    assert stack.shares.keys() <= {"linear", "forest"}
+    assert stack.everywhere.shape == (300 + len(drawn_rows(ground)), 3)
 
 
 def test_a_rule_that_was_asked_for_is_used():
@@ -302,8 +305,8 @@ def test_the_cross_fitted_value_is_that_of_the_doubly_robust_estimator(monkeypat
 
     log = tiny().log
     seen = {}
-    stacked = ponn.robust.stacked
-    monkeypatch.setattr(ponn.robust, "stacked", lambda *given: seen.setdefault("stack", stacked(*given)))
+    fit_stack = ponn.robust.fit_stack
+    monkeypatch.setattr(ponn.robust, "fit_stack", lambda *given: seen.setdefault("stack", fit_stack(*given)))
     encoding, settings = Encoding.fit(log), settings_of("ponn-dr", select="fdr", **QUICK)
     ground = prepare_ground(log, encoding, settings, 0)
     made, Q = learn_robust(ground, 1, lambda *said: None), seen["stack"].honest

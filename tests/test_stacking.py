@@ -17,6 +17,7 @@ from ponn.stacking import (
     mean_loss,
     mixture,
     stacked,
+    together,
     union,
     worthwhile,
 )
@@ -114,15 +115,28 @@ def test_honest_predictions_come_from_the_rows_own_fold_and_the_others_are_avera
     given, fold = rows(60), np.arange(60) % 3
     rng = np.random.default_rng(1)
     found = [{"one": rng.uniform(0.1, 0.9, (60, 3))} for _ in range(3)]
-    stack = stacked(given, fold, found)
+    mixed, honest = stacked(given, fold, found)
     own = np.array([found[fold[j]]["one"][j] for j in range(60)])
     first = calibrated(own[np.arange(60), given.A], given)
     again = calibrated(first(own)[np.arange(60), given.A], given)
-    np.testing.assert_allclose(stack.honest, again(first(own)), rtol=1e-9)
-    np.testing.assert_allclose(
-        stack.everywhere, again(np.mean([first(one["one"]) for one in found], axis=0)), rtol=1e-9
-    )
-    assert stack.shares == {"one": pytest.approx(1.0)}
+    np.testing.assert_allclose(honest, again(first(own)), rtol=1e-9)
+    everywhere = again(np.mean([first(one["one"]) for one in found], axis=0))
+    np.testing.assert_allclose(mixed(together(found)), everywhere, rtol=1e-9)
+    assert mixed.shares == {"one": pytest.approx(1.0)}
+
+
+def test_kinds_that_hardly_count_are_left_out_and_the_others_share_what_they_had():
+    given = rows(400)
+    j, taken = np.arange(400), np.zeros((400, 3))
+    taken[j, given.A] = given.R
+    rng = np.random.default_rng(0)
+    found = {"one": taken, "two": taken, "three": 1 - taken}
+    found = {name: np.clip(one + rng.normal(0, 0.3, one.shape), 0.05, 0.95) for name, one in found.items()}
+    mixed = mixture({name: one[j, given.A] for name, one in found.items()}, given)
+    kept = mixed.without_the_rest()
+    assert set(kept.shares) == {"one", "two"}
+    assert sum(kept.shares.values()) == pytest.approx(1)
+    assert kept.shares["one"] / kept.shares["two"] == pytest.approx(mixed.shares["one"] / mixed.shares["two"])
 
 
 def test_the_stack_is_no_worse_than_its_plainest_kind_and_without_a_prior_than_its_best():
@@ -132,14 +146,14 @@ def test_the_stack_is_no_worse_than_its_plainest_kind_and_without_a_prior_than_i
         for number in range(3)
     ]
     found, j = cross_fit(parts, list(MEMBERS), 1), np.arange(300)
-    stack = stacked(given, fold, found)
-    assert set(stack.shares) == set(MEMBERS)
+    mixed, honest = stacked(given, fold, found)
+    assert set(mixed.shares) == set(MEMBERS)
     own = {name: np.stack([one[name] for one in found])[fold, j, given.A] for name in MEMBERS}
     freely = mixture(own, given, prior={}).losses
     # the prior of the last calibration is worth a row in 300
-    assert stack.losses["stack"] <= stack.losses["linear"] + 2e-3
+    assert mixed.losses["stack"] <= mixed.losses["linear"] + 2e-3
     assert freely["stack"] <= min(freely[name] for name in MEMBERS) + 2e-3
-    assert ((stack.honest > 0) & (stack.honest < 1)).all()
+    assert ((honest > 0) & (honest < 1)).all()
 
 
 # Kinds ----------------------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ f        masks: does action a see a design column? One set per fold, from the ot
 Q        r_hat(a, x), calibrated, of one kind of model                                        [n, k]
 share    weight of each kind in the stack: not negative, adding up to 1                       [kinds]
 
-Every fold's models learn from the rows of the other folds. So a row's own prediction comes from models that never saw
-it, and that of a new row is the mean over all folds' models, an ensemble. Each kind is calibrated on those honest
-predictions, then the shares that make the observed rewards most likely are found, then the stack is calibrated.
-An action that a fold's models never saw promises 0.
+Every fold's models learn from the rows of the other folds, so that a row's own prediction comes from models that never
+saw it. Each kind is calibrated on those honest predictions, then the shares that make the observed rewards most likely
+are found, then the stack is calibrated. Kinds with a share learn again from all rows, under several seeds; what new
+rows promise is the mean of these, an ensemble. An action that models never saw promises 0.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -293,7 +293,7 @@ class Stack:
     """Cross-fitted, calibrated predictions of the stack and how good they are."""
 
     honest: np.ndarray  # Q of the rows learned from, each by models that never saw it: [n, k]
-    everywhere: np.ndarray  # Q by all folds' models, most of which saw the row, then of rows nobody saw: [m, k]
+    everywhere: np.ndarray  # Q by the models of all rows, of these rows and then of rows nobody saw: [m, k]
     shares: Mapping[str, float]
     losses: Mapping[str, float]  # honest logistic loss of each kind and of the "stack"
 
@@ -332,12 +332,15 @@ def answers_in_order(function: Callable[..., Found], tasks: Sequence[tuple[Any, 
 
 
 def worthwhile(found: Predictions, rows: Rows) -> list[str]:
-    """The kinds that get a share by their honest predictions [n, k] in one fold, those that they learn from, and those
-    that something speaks for beforehand."""
+    """The kinds that get a share by their honest predictions [n, k] in one fold, or that something speaks for."""
     j = np.arange(len(rows.A))
     shares = mixture({name: one[j, rows.A] for name, one in found.items()}, rows, prior={}).shares
-    kept = {name for name, share in shares.items() if share >= WORTHWHILE} | PRIOR_ROWS.keys()
-    return [name for name in found if name in kept or (name in TEACHERS and "second forest" in kept)]
+    return with_teachers({name for name, share in shares.items() if share >= WORTHWHILE} | PRIOR_ROWS.keys())
+
+
+def with_teachers(kinds: Collection[str]) -> list[str]:
+    """These kinds and those that they learn from, in the order in which they are fitted."""
+    return [name for name in MEMBERS if name in kinds or (name in TEACHERS and "second forest" in kinds)]
 
 
 def fit_part(part: Part, members: Sequence[str]) -> dict[str, np.ndarray]:
@@ -362,6 +365,11 @@ class Mixture:
         parts = (share * self.each[name](by_fold[name]).mean(axis=0) for name, share in self.shares.items())
         return self.whole(np.sum([*parts], axis=0))
 
+    def without_the_rest(self) -> "Mixture":
+        """The same without kinds that hardly count."""
+        kept = {name: share for name, share in self.shares.items() if share >= WORTHWHILE}
+        return replace(self, shares={name: share / sum(kept.values()) for name, share in kept.items()})
+
 
 def mixture(q: Predictions, rows: Rows, prior: Mapping[str, float] = PRIOR_ROWS) -> Mixture:
     """The likeliest one, given honest predictions [n] of every kind for the actions taken."""
@@ -375,14 +383,17 @@ def mixture(q: Predictions, rows: Rows, prior: Mapping[str, float] = PRIOR_ROWS)
     return Mixture(each, dict(zip(q, share.tolist(), strict=True)), whole, losses)
 
 
-def stacked(rows: Rows, fold: np.ndarray, found: Sequence[Mapping[str, np.ndarray]]) -> Stack:
-    """The stack from predictions [m, k] of every fold's models: for all rows learned from, then for others."""
+def stacked(rows: Rows, fold: np.ndarray, found: Sequence[Predictions]) -> tuple[Mixture, np.ndarray]:
+    """How the kinds are put together, and their honest predictions [n, k], from those of every fold for all rows."""
     j = np.arange(len(rows.A))
-    by_fold = {name: np.stack([one[name] for one in found]) for name in found[0]}  # [folds, m, k] each
-    own = {name: one[fold, j] for name, one in by_fold.items()}  # [n, k] each
+    own = {name: one[fold, j] for name, one in together(found).items()}  # [n, k] each
     mixed = mixture({name: one[j, rows.A] for name, one in own.items()}, rows)
-    honest = mixed({name: one[None] for name, one in own.items()})
-    return Stack(honest, mixed(by_fold), mixed.shares, mixed.losses)
+    return mixed, mixed({name: one[None] for name, one in own.items()})
+
+
+def together(found: Sequence[Predictions]) -> dict[str, np.ndarray]:
+    """Predictions [m, k] of several fits as one array [fits, m, k] for each kind."""
+    return {name: np.stack([one[name] for one in found]) for name in found[0]}
 
 
 def log_odds(q: np.ndarray) -> np.ndarray:

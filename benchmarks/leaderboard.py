@@ -92,6 +92,8 @@ def told_of(own: Lines, lines: Lines) -> dict[str, Any]:
     kinds = ("trials", "failed_on_all_rows")
     trials = [trial for line in lines.values() for kind in kinds for trial in line.get(kind, ())]
     found["trials"], found["trials_failed"] = len(trials), sum("failed" in trial for trial in trials)
+    drawn = [line.get("details", {}).get("stochastic", {}) for line in finished]
+    found["stochastic"] = spread([100 * one["accuracy"] for one in drawn if one])
     errors = [100 * line["error"] for line in finished if "error" in line]
     return found | ({"error": mean(errors)} if errors else {})
 
@@ -224,7 +226,8 @@ def accuracy_lines(worlds: Mapping[str, Any]) -> list[str]:
             holds = "holds" if own["accuracy"]["mean"] >= wanted else "**missed**"
             few = "" if own["seeds"] >= PAPER_SEEDS else f", {PAPER_SEEDS} wanted"
             told = f"{number(own['accuracy'])} over {own['seeds']} seeds{few}; wanted {wanted:.1f}: {holds}"
-            lines.append(f"- Accuracy of PONN-DR on {name}: {told}.")
+            drawn = f" Drawn from its stochastic policy: {number(own['stochastic'])}." if own["stochastic"] else ""
+            lines.append(f"- Accuracy of PONN-DR on {name}: {told}.{drawn}")
     return lines
 
 

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,15 @@ def measure(rows: int) -> dict[str, Any]:
         progress=lambda message, done=0, total=0: steps.append((message, used(started))),
     )
     seconds = used(started)
-    ends = [*(begun for _, begun in steps[1:]), seconds]
+    by_step: dict[str, float] = {}
+    for (message, begun), (_, ended) in pairwise([*steps, ("", seconds)]):
+        by_step[message] = by_step.get(message, 0.0) + ended - begun
     return {
         "rows": rows,
         "cpu_seconds": seconds,
         "seconds": time.perf_counter() - wall,
         "milliseconds_per_row": 1_000 * seconds / rows,
-        "steps": {message: end - begun for (message, begun), end in zip(steps, ends, strict=True)},
+        "steps": by_step,
         "peak_bytes": peak(),
         "selection": policy.provenance["training"]["selection"],
     }

@@ -166,6 +166,15 @@ def test_accuracy_on_the_papers_tables_is_held_against_its_bar(value, seeds, tol
     page = leaderboard.page(leaderboard.summary(world_lines("pendigits paper", value, 0.5, seeds), {}))
     assert told in page
     assert page.count("Accuracy of PONN-DR on") == 1
+    assert "stochastic policy" not in page
+
+
+def test_what_the_stochastic_policy_gets_is_told_beside_the_greedy_one():
+    lines = [
+        one | ({"details": {"stochastic": {"value": 0.9, "accuracy": 0.9}}} if one["method"] == "ponn-dr" else {})
+        for one in world_lines("pendigits paper", 0.99, 0.5, 3)
+    ]
+    assert "Drawn from its stochastic policy: 90.00 ± 0.00." in leaderboard.page(leaderboard.summary(lines, {}))
 
 
 def test_one_seed_decides_nothing():

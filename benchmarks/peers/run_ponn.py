@@ -4,26 +4,43 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trials import Fit, Rows, Scores, job, main
+import numpy as np
+from trials import Fit, New, Rows, Scores, job, main
 
 import ponn
+from peer_space import OURS
 from peer_worlds import make_world
+from ponn.world import World
 
 
-def learned(method: str, log: ponn.Log, details: dict[str, Any]) -> Fit:
-    """A named method."""
+def learned(method: str, world: World, details: dict[str, Any]) -> Fit:
+    """A named method; of PONN-DR more is told, also what its stochastic policy is worth."""
 
     def fit(rows: Rows, trial: Mapping[str, Any], seed: int) -> Scores:
-        policy = ponn.learn(log.take(rows.places), method, seed=seed, workers=1, **trial)
-        if method == "ponn-dr":
-            details.update(policy.provenance["training"])
-        return lambda new: policy.predict_proba(log.take(new.places))
+        policy = ponn.learn(world.log.take(rows.places), method, seed=seed, workers=1, **trial)
+
+        def probabilities(new: New) -> np.ndarray:
+            h = policy.predict_proba(world.log.take(new.places))
+            if method == OURS:
+                details.update(policy.provenance["training"], stochastic=stochastic(world, new.places, h))
+            return h
+
+        return probabilities
 
     return fit
+
+
+def stochastic(world: World, places: np.ndarray, h: np.ndarray) -> dict[str, float]:
+    """True value and accuracy of drawing actions from h; empty where nobody knows."""
+    expected = world.expected[places]
+    if np.isnan(expected).any():
+        return {}
+    value, accuracy = (h * expected).sum(axis=1), h[np.arange(len(h)), world.best[places]]
+    return {"value": float(value.mean()), "accuracy": float(accuracy.mean())}
 
 
 if __name__ == "__main__":
     asked, details = job(), dict[str, Any]()
     data = None if asked["data"] is None else Path(asked["data"])
-    log = make_world(asked["world"], asked["seed"], data, asked["quick"]).log
-    main({asked["fit"]: learned(asked["fit"], log, details)}, {"ponn": ponn.__version__}, details)
+    world = make_world(asked["world"], asked["seed"], data, asked["quick"])
+    main({asked["fit"]: learned(asked["fit"], world, details)}, {"ponn": ponn.__version__}, details)

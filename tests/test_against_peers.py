@@ -216,7 +216,7 @@ def test_who_is_far_behind_on_each_of_the_first_seeds_is_given_up(behind, expect
     other = {seed: line("poem", seed, 0.9 - gap / 100) for seed, gap in enumerate(behind)}
     assert leaderboard.given_up(own, other) is expected
     found = leaderboard.told_of(own, other)
-    assert found["given_up"] is expected
+    assert found["given_up"] is (expected and len(behind) < 6)
     assert (", given up" in leaderboard.method_cells("poem", found)[1]) is expected
 
 
@@ -225,6 +225,16 @@ def test_a_world_is_decided_also_where_somebody_was_given_up_after_one_seed():
     assert leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]
     lines = [*world_lines(WORLD, 0.8, 0.79), line("ponn-b", 0, 0.75)]
     assert not leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]
+
+
+def test_who_is_given_up_by_value_may_still_win_by_accuracy():
+    """A method may take the best action more often and lose more where it does not."""
+    ours = [line("ponn-dr", seed, 0.8) | {"accuracy": 0.5} for seed in range(3)]
+    for seeds, beaten, decided in ((2, ["poem"], True), (1, [], False)):
+        theirs = [line("poem", seed, 0.6) | {"accuracy": 0.9} for seed in range(seeds)]
+        found = leaderboard.summary([*ours, *theirs], {})["worlds"][WORLD]
+        assert (found["beaten in accuracy by"], found["decided in accuracy"]) == (beaten, decided)
+        assert (found["beaten in value by"], found["decided in value"]) == ([], True)
 
 
 def test_methods_that_were_given_up_are_left_out_on_later_seeds(plan):

@@ -127,6 +127,10 @@ def test_rows_that_count_alike_are_rows_with_the_same_weight_and_see_more_under_
     found = relevance(log, encoding, step_a, Settings(select="fdr", fdr=0.5, even=True))
     alike = relevance(log, encoding, replace(step_a, p=np.ones(len(log))), Settings(select="fdr", fdr=0.5))
     np.testing.assert_allclose(found.tested(), alike.tested(), rtol=1e-12)
+    with pytest.raises(ponn.PonnError, match="even=True"):
+        alike.under(Settings(select="fdr", even=True)).tested()
+    table = found.table().to_pylist()
+    assert all((row["q_value"] <= 0.5) == row["selected"] for row in table)
     true = world.relevance["l2"] > 0
     weighted = found.under(Settings(select="fdr", fdr=0.5)).selected
     assert (weighted & true).sum() < 4 < 12 < (found.selected & true).sum()  # of 24

@@ -443,6 +443,8 @@ def test_a_gain_is_above_0_where_it_is_good():
     assert (gain.value, gain.low, gain.high) == pytest.approx((10.0, 2.0, 18.0))
     assert (gain.standard_error, gain.n, gain.level) == pytest.approx((cost.standard_error, 1_000, 0.9), nan_ok=True)
     assert cost.as_gain(minimize=False) == cost
+    nothing = an_estimate(0.0, 0.0, 0.0, difference=True).as_gain(minimize=True)
+    assert str(nothing.value) == str(nothing.low) == str(nothing.high) == "0.0"
 
 
 @pytest.mark.parametrize(

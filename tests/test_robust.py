@@ -158,7 +158,7 @@ def weighted():
 
 
 def rare_action():
-    """The third action is taken in two rows only: some fold's models never saw it."""
+    """The third action is taken in one row only: one fold's models never saw it."""
     log = tiny().log
     rows = np.flatnonzero(log.A != 2)
     return log.take(np.sort(np.concatenate([rows, np.flatnonzero(log.A == 2)[:1]])))
@@ -181,13 +181,20 @@ LOGS = {
 @pytest.mark.parametrize("name", LOGS)
 def test_every_kind_of_log(name):
     log = LOGS[name]()
-    policy = learn(log, epochs=4, select="fdr")
+    policy = learn(log, epochs=4)
     h = policy.predict_proba(log)
     assert h.shape == (len(log), len(log.actions))
     np.testing.assert_allclose(h.sum(axis=1), 1)
     low, high = log.reward_range
     told = policy.recommend(log).column("expected_reward").to_numpy()
     assert ((told >= low) & (told <= high)).all()
+
+
+def test_one_piece_that_must_stay_together_is_told_in_a_sentence():
+    log = grouped()
+    alone = log.take(np.flatnonzero(log.group_numbers() == 0))
+    with pytest.raises(ponn.PonnError, match=r"one piece that must stay together \(4 rows\)"):
+        learn(alone, epochs=4)
 
 
 def test_a_small_cost_is_good():
@@ -216,6 +223,15 @@ def test_where_step_b_sees_nothing_nothing_is_selected():
     chosen = choose_selection(ground, 1, nobody)
     seen = masks_of(chosen.whole, replace(ground, settings=chosen.settings)).any(axis=0)
     assert seen.sum() >= 4
+
+
+def test_selections_are_compared_on_no_more_rows_than_that_takes(monkeypatch):
+    ground = ground_of(grouped())
+    some = robust.sampled(ground, 120)
+    assert len(some.rows.A) == len(some.fold) == len(some.group) == 120
+    assert robust.sampled(ground, 300) is ground
+    monkeypatch.setattr(robust, "SCREENED_ROWS", 120)
+    assert choose_selection(ground, 1, nobody).losses
 
 
 def test_weak_features_of_which_only_sums_over_many_rows_tell_are_kept():
@@ -256,11 +272,13 @@ def test_kinds_that_are_given_up_in_the_first_fold_are_not_fitted_in_the_others(
     assert stack.everywhere.shape == (300 + len(drawn_rows(ground)), 3)
 
 
-def test_a_rule_that_was_asked_for_is_used():
+def test_a_rule_that_was_asked_for_is_used_and_named():
     log = tiny().log
     asked = ground_of(log, select="fdr", fdr=0.5)
     chosen = choose_selection(asked, 1, nobody)
     assert (chosen.settings.select, chosen.settings.fdr, chosen.losses) == ("fdr", 0.5, {})
+    assert chosen.name == "test at 0.5"
+    assert robust.rule_name(settings_of("ponn-dr", lambda1=0.1, lambda2=0.01)) == "lambda1 = 0.1, lambda2 = 0.01"
     assert choose_selection(ground_of(log, relevance=False), 1, nobody).whole is None
 
 

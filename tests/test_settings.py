@@ -41,7 +41,14 @@ def test_legal_values_pass_and_settings_are_frozen():
 
 @pytest.mark.parametrize(
     ("changes", "select"),
-    [({}, "auto"), ({"lambda1": 0.1}, "threshold"), ({"lambda2": 1}, "threshold"), ({"fdr": 0.2}, "fdr")],
+    [
+        ({}, "auto"),
+        ({"lambda1": 0.1}, "threshold"),
+        ({"lambda2": 1}, "threshold"),
+        ({"fdr": 0.2}, "fdr"),
+        ({"even": True}, "fdr"),
+        ({"pooled": True}, "fdr"),
+    ],
 )
 def test_a_rule_that_is_spoken_of_is_taken(changes, select):
     assert settings_of("ponn-dr", **changes).select == select

@@ -61,7 +61,9 @@ def test_calibration_of_the_few_stays_near_what_was_predicted_and_never_turns_th
     q = np.array([0.3, 0.6])
     assert calibrated(q, outcomes(q, np.array([0.0, 1.0]))).slope < 4
     wrong = np.linspace(0.1, 0.9, 200)
-    assert calibrated(wrong, outcomes(wrong, 1 - wrong)).slope == 0
+    rare = calibrated(wrong, outcomes(wrong, 0.2 * (1 - wrong)))
+    assert rare.slope == 0
+    assert rare(wrong) == pytest.approx(np.full(200, 0.1), abs=0.003)  # what is left is the mean
     extreme = np.repeat([0.0, 1.0], 50)
     found = calibrated(extreme, outcomes(extreme, np.full(100, 0.5)))
     assert found(extreme) == pytest.approx(np.full(100, 0.5), abs=0.02)
@@ -125,18 +127,20 @@ def test_honest_predictions_come_from_the_rows_own_fold_and_the_others_are_avera
     assert mixed.shares == {"one": pytest.approx(1.0)}
 
 
-def test_kinds_that_hardly_count_are_left_out_and_the_others_share_what_they_had():
-    given = rows(400)
+def test_kinds_that_hardly_count_are_left_out_of_the_stack_but_their_losses_are_told():
+    given, fold = rows(400), np.arange(400) % 2
     j, taken = np.arange(400), np.zeros((400, 3))
     taken[j, given.A] = given.R
     rng = np.random.default_rng(0)
-    found = {"one": taken, "two": taken, "three": 1 - taken}
-    found = {name: np.clip(one + rng.normal(0, 0.3, one.shape), 0.05, 0.95) for name, one in found.items()}
-    mixed = mixture({name: one[j, given.A] for name, one in found.items()}, given)
-    kept = mixed.without_the_rest()
-    assert set(kept.shares) == {"one", "two"}
-    assert sum(kept.shares.values()) == pytest.approx(1)
-    assert kept.shares["one"] / kept.shares["two"] == pytest.approx(mixed.shares["one"] / mixed.shares["two"])
+    noisy = {"one": taken, "two": taken, "three": 1 - taken}
+    noisy = {name: np.clip(one + rng.normal(0, 0.3, one.shape), 0.05, 0.95) for name, one in noisy.items()}
+    mixed, honest = stacked(given, fold, [noisy, noisy])
+    assert set(mixed.shares) == {"one", "two"}
+    assert sum(mixed.shares.values()) == pytest.approx(1)
+    assert set(mixed.losses) == {"one", "two", "three", "stack"}
+    alone, expected = stacked(given, fold, [{name: noisy[name] for name in ("one", "two")}] * 2)
+    np.testing.assert_allclose(honest, expected, rtol=1e-12)
+    assert mixed.losses["stack"] == pytest.approx(alone.losses["stack"])
 
 
 def test_the_stack_is_no_worse_than_its_plainest_kind_and_without_a_prior_than_its_best():
@@ -147,7 +151,7 @@ def test_the_stack_is_no_worse_than_its_plainest_kind_and_without_a_prior_than_i
     ]
     found, j = cross_fit(parts, list(MEMBERS), 1), np.arange(300)
     mixed, honest = stacked(given, fold, found)
-    assert set(mixed.shares) == set(MEMBERS)
+    assert set(mixed.losses) == {*MEMBERS, "stack"}
     own = {name: np.stack([one[name] for one in found])[fold, j, given.A] for name in MEMBERS}
     freely = mixture(own, given, prior={}).losses
     # the prior of the last calibration is worth a row in 300

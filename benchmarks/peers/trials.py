@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-TRIAL_SECONDS = 30  # of processor time for all trials, about what PONN-DR takes for its own choices and more
+TRIAL_SECONDS = 30  # of processor time for all trials: as long as PONN-DR takes for everything on the UCI logs
 
 
 class New(NamedTuple):

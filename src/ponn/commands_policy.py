@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ponn.worth import Worth
 
 TOLD_SHARE = 0.05  # of a reward model in the stack, from which on it is named
+NOTHING_READ = "nothing: its probability is the same for all"
 
 
 @click.command()
@@ -49,12 +50,15 @@ def print_policy(policy: "Policy") -> None:
     from rich.text import Text
 
     out = console()
-    table = Table("action", "looks at, the most relevant first", title="Relevant features", title_justify="left")
+    own, none = ("selected for it", "nothing") if policy.reads_all_sets else ("looks at", NOTHING_READ)
+    table = Table("action", f"{own}, the most relevant first", title="Relevant features", title_justify="left")
     rank = {(one.action, one.feature): one.relevance for one in policy.relevance}
     for action, names in policy.sets().items():
         ordered = sorted(names, key=lambda name: -rank.get((action, name), 0.0))
-        table.add_row(Text(str(action)), Text(", ".join(ordered) or "nothing: its probability is the same for all"))
+        table.add_row(Text(str(action)), Text(", ".join(ordered) or none))
     out.print(table)
+    if policy.reads_all_sets:
+        out.print("One network serves all actions and reads what was selected for any of them.")
     made = policy.provenance
     out.print(Text(f"Method {policy.method}, {how_it_learned(made)}"))
     if policy.eligibility is not None:

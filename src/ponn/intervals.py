@@ -89,7 +89,9 @@ class Estimate:
 
     def as_gain(self, minimize: bool) -> "Estimate":
         """A difference in the user's unit, turned round where small outcomes are good: above 0 is always good."""
-        return replace(self, value=-self.value, low=-self.high, high=-self.low) if minimize else self
+        if not minimize:
+            return self
+        return replace(self, value=0.0 - self.value, low=0.0 - self.high, high=0.0 - self.low)  # 0.0, not -0.0
 
     def distrusted(self, *reasons: str) -> "Estimate":
         """The same number, marked as not to be trusted where there are reasons."""

@@ -28,7 +28,7 @@ from ponn.encode import CategoryFeature, Encoding, Feature, NumberFeature
 from ponn.errors import PonnError, listing, one_line
 from ponn.inference import actions_at, draw_actions
 from ponn.log import Log, in_units
-from ponn.models import Model, build_model, greedy
+from ponn.models import Heads, Model, build_model, greedy
 from ponn.propensity import SUPPORT_FLOOR
 from ponn.reasons import (
     EXPECTED_REWARD,
@@ -375,7 +375,7 @@ class Policy:
         return Outcome(str(name), low, high, bool(reward["minimize"]))
 
     def effects_for(self, told: pa.Table, X: np.ndarray, decision: Decision) -> list[tuple[FeatureEffect, ...]]:
-        """The features that move the actions most: those that Step B selected, or any where it was left out."""
+        """The features that move the actions most: those that the action's own set holds, or any that it can read."""
         n, A = np.arange(len(X)), decision.first
 
         def moved(rows: np.ndarray) -> Any:
@@ -387,11 +387,16 @@ class Policy:
         usual = usual_design(self.encoding, self.usual)
         looked_at = np.flatnonzero(self.selected.any(axis=0))
         found = effects(moved, X, self.encoding.owner, usual, looked_at)  # [n, d]
-        by_step_b = self.selected[A] if self.relevance else found != 0
-        return feature_effects(self.encoding, told, self.usual, found, by_step_b)
+        readable = self.selected[A] if self.relevance and not self.reads_all_sets else found != 0
+        return feature_effects(self.encoding, told, self.usual, found, readable)
+
+    @property
+    def reads_all_sets(self) -> bool:
+        """Does one network read what was selected for any action, so that another action's features may count?"""
+        return isinstance(self.model, Heads) and bool(self.relevance)
 
     def sets(self) -> dict[Any, tuple[str, ...]]:
-        """The features that each action looks at, by name."""
+        """The features that were selected for each action, by name; the only ones it reads, unless `reads_all_sets`."""
         names = np.array([one.name for one in self.encoding.features], dtype=object)
         return {action: tuple(names[mask]) for action, mask in zip(self.actions, self.selected, strict=True)}
 

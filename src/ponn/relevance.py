@@ -92,12 +92,17 @@ class Relevance:
             return np.asarray(self.G > self.tau)  # [k, d]
         return discoveries(self.tested(), self.fdr)
 
+    @property
+    def p_values(self) -> np.ndarray | None:
+        """Those of the test that selects, if it was made."""
+        return self.even_p_value if self.even else self.p_value
+
     def tested(self) -> np.ndarray:
         """The p-values that select, or an error when that test was left out."""
-        found = self.even_p_value if self.even else self.p_value
-        if found is None:
-            raise PonnError("The studentised test was left out; call relevance(..., test=True) to select by it.")
-        return found
+        if self.p_values is None:
+            asked = "Settings(even=True)" if self.even else "test=True"
+            raise PonnError(f"The studentised test was left out; call relevance(...) with {asked} to select by it.")
+        return self.p_values
 
     def sets(self) -> dict[Any, tuple[str, ...]]:
         """The relevant features of each action, by name."""
@@ -141,8 +146,8 @@ class Relevance:
             "selected": self.selected[a, i],
             "certified": bound.certified[a, i],
         }
-        if self.p_value is not None:
-            columns |= {"p_value": self.p_value[a, i], "q_value": q_values(self.p_value)[a, i]}
+        if self.p_values is not None:
+            columns |= {"p_value": self.p_values[a, i], "q_value": q_values(self.p_values)[a, i]}
         return pa.table(columns)
 
 
@@ -171,7 +176,7 @@ def relevance(
 ) -> Relevance:
     """Step B for a log in memory: one pass for the paper's sums and, unless test=False, one for the test's.
 
-    Where rows may count alike in the test (settings.even, or a choice that is still to be made), one more for that.
+    Where rows count alike in the test (settings.even), or may do so (select="auto"), one more for that.
     """
     settings = settings or Settings()
     w = found.weights

@@ -37,9 +37,15 @@ def relevance_section(found: Findings) -> str:
     if grid is None:
         d = len(found.policy.encoding.features)
         return f"<p>The method {safe(found.policy.method)} does not select features: every action looks at all {d}.</p>"
+    reads = (
+        "Framed features were selected for that action. One network serves all actions and reads what was selected for "
+        "any of them, so the others may move it too."
+        if found.policy.reads_all_sets
+        else "Only framed features can change the probability of that action."
+    )
     intro = (
-        "<p>How much the outcome of an action depends on a feature, corrected for how the actions were chosen. Only "
-        "framed features can change the probability of that action.</p>"
+        "<p>How much the outcome of an action depends on a feature, corrected for how the actions were chosen. "
+        f"{reads}</p>"
     )
     order = np.argsort(-grid.G, axis=None, kind="stable")
     rows = [

@@ -293,4 +293,4 @@ def implied_rule(method: Method, changes: Container[str]) -> dict[str, Any]:
         return {}
     if "lambda1" in changes or "lambda2" in changes:
         return {"select": "threshold"}
-    return {"select": "fdr"} if "fdr" in changes else {}
+    return {"select": "fdr"} if any(name in changes for name in ("fdr", "even", "pooled")) else {}

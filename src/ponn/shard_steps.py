@@ -236,7 +236,7 @@ def shard_relevance(
     The propensities returned stand for all rows: the least one, which decides the largest weight.
     """
     tally, sums = tally_shards(log, encoding, practice, passes)
-    p = tested_shards(log, encoding, practice, passes, sums, settings.even) if settings.select == "fdr" else None
+    p = tested_shards(log, encoding, practice, passes, sums, settings.even) if settings.select != "threshold" else None
     found = summary_of(practice, log, sums, float(tally.levels.N[-1]))
     weighted, even = (None, p) if settings.even else (p, None)
     return relevance_of(tally, encoding, log.actions, found, settings, p_value=weighted, even_p_value=even), found

@@ -271,10 +271,10 @@ MEMBERS: Mapping[str, Member] = {
 }
 TEACHERS = ("forest", "reward network", "share network")  # of the second forest
 # Rows that speak for a kind before any outcome is looked at: where there is little to learn, losses differ by chance
-# and the plainest kind errs least. Of 0, 5, 10, 20 and 40, on two logs each of six worlds: 5 gained 1.2 and 0.8 points
-# of true value where signals are weakest and changed the others by +0.02 to -0.2.
+# and the plainest kind errs least. Of 0 to 40, on two logs each of eight worlds: 5 gained 1.2 and 0.8 points of true
+# value where signals are weakest and changed the others by +0.1 to -0.2.
 PRIOR_ROWS = {"linear": 5.0}
-WORTHWHILE = 0.01  # share of a kind in the first fold from which on the other folds fit it too
+WORTHWHILE = 0.01  # share from which on a kind counts: in the first fold, for the others to fit it too, and in the end
 
 
 # Cross-fitting and stacking ------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ WORTHWHILE = 0.01  # share of a kind in the first fold from which on the other f
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """r = sigmoid(slope * log odds + intercept); a slope below 0 would turn the order round, so it ends at 0."""
+    """r = sigmoid(slope * log odds + intercept); where a slope below 0 would turn the order round, the mean for all."""
 
     slope: float = 1.0
     intercept: float = 0.0
@@ -294,10 +294,10 @@ class Calibration:
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Cross-fitted, calibrated predictions of the stack and how good they are."""
+    """Calibrated predictions of the stack and how good they are."""
 
     honest: np.ndarray  # Q of the rows learned from, each by models that never saw it: [n, k]
-    everywhere: np.ndarray  # Q by the models of all rows, of these rows and then of rows nobody saw: [m, k]
+    everywhere: np.ndarray  # Q by the models of all rows: of these rows, which they saw, then of new ones: [m, k]
     shares: Mapping[str, float]
     losses: Mapping[str, float]  # honest logistic loss of each kind and of the "stack"
 
@@ -362,17 +362,12 @@ class Mixture:
     each: Mapping[str, Calibration]
     shares: Mapping[str, float]
     whole: Calibration
-    losses: Mapping[str, float]  # honest logistic loss of each kind and of the "stack"
+    losses: dict[str, float]  # honest logistic loss of each kind and of the "stack"
 
-    def __call__(self, by_fold: Predictions) -> np.ndarray:
-        """The stack's predictions [m, k] from those of every kind by several folds' models, [folds, m, k] each."""
-        parts = (share * self.each[name](by_fold[name]).mean(axis=0) for name, share in self.shares.items())
+    def __call__(self, found: Predictions) -> np.ndarray:
+        """The stack's predictions [m, k] from those of several fits of every kind, [fits, m, k] each."""
+        parts = (share * self.each[name](found[name]).mean(axis=0) for name, share in self.shares.items())
         return self.whole(np.sum([*parts], axis=0))
-
-    def without_the_rest(self) -> "Mixture":
-        """The same without kinds that hardly count."""
-        kept = {name: share for name, share in self.shares.items() if share >= WORTHWHILE}
-        return replace(self, shares={name: share / sum(kept.values()) for name, share in kept.items()})
 
 
 def mixture(q: Predictions, rows: Rows, prior: Mapping[str, float] = PRIOR_ROWS) -> Mixture:
@@ -388,11 +383,14 @@ def mixture(q: Predictions, rows: Rows, prior: Mapping[str, float] = PRIOR_ROWS)
 
 
 def stacked(rows: Rows, fold: np.ndarray, found: Sequence[Predictions]) -> tuple[Mixture, np.ndarray]:
-    """How the kinds are put together, and their honest predictions [n, k], from those of every fold for all rows."""
+    """How the kinds that count are put together, and honest predictions [n, k], from every fold's for all rows."""
     j = np.arange(len(rows.A))
     own = {name: one[fold, j] for name, one in together(found).items()}  # [n, k] each
-    mixed = mixture({name: one[j, rows.A] for name, one in own.items()}, rows)
-    return mixed, mixed({name: one[None] for name, one in own.items()})
+    taken = {name: one[j, rows.A] for name, one in own.items()}  # [n] each
+    tried = mixture(taken, rows)
+    mixed = mixture({name: taken[name] for name, share in tried.shares.items() if share >= WORTHWHILE}, rows)
+    mixed = replace(mixed, losses=tried.losses | {"stack": mixed.losses["stack"]})
+    return mixed, mixed({name: own[name][None] for name in mixed.shares})
 
 
 def together(found: Sequence[Predictions]) -> dict[str, np.ndarray]:
@@ -434,7 +432,10 @@ def calibrated(q: np.ndarray, rows: Rows) -> Calibration:
         while loss(theta - move) > loss(theta) and np.abs(move).max() > 1e-9:
             move = move / 2
         theta = theta - move
-    return Calibration(max(float(theta[0]), 0.0), float(theta[1]))
+    if theta[0] < 0:
+        mean = (w @ R + 0.5) / (w.sum() + 1)  # with the same prior
+        return Calibration(0.0, float(np.log(mean / (1 - mean))))
+    return Calibration(float(theta[0]), float(theta[1]))
 
 
 def likeliest_shares(q: np.ndarray, rows: Rows, prior: np.ndarray) -> np.ndarray:

@@ -202,6 +202,31 @@ def test_a_small_cost_is_good():
     assert truth.value(greedy(policy.predict_proba(truth.log))) > truth.value(truth.propensities) + 0.1
 
 
+def test_explain_report_and_reasons_know_that_one_network_reads_all_sets(tmp_path):
+    from click.testing import CliRunner
+
+    from ponn.cli import ponn as command
+
+    log = tiny(rows=1_000).log
+    policy = learn(log, epochs=20, fdr=1e-3)
+    assert policy.reads_all_sets
+    assert not ponn.learn(log, "ponn-b", epochs=2).reads_all_sets
+    policy.save(tmp_path / "dr.ponn")
+    told = CliRunner().invoke(command, ["explain", str(tmp_path / "dr.ponn")]).output
+    assert "selected for it" in told
+    assert "reads what was selected for any of them" in " ".join(told.split())
+    ponn.write_report(policy, log, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "so the others may move it too" in page
+    assert "Only framed features" not in page
+    A = policy.predict(log)
+    sets, reasons = policy.sets(), policy.reasons(log)
+    named = [{one.feature for one in reason.features} for reason in reasons]
+    assert any(features - set(sets[action]) for features, action in zip(named, A, strict=True))
+    sizes = [[abs(one.effect) for one in reason.features] for reason in reasons]
+    assert all(min(one) >= 0.05 * max(one) for one in sizes if one)
+
+
 # Parts ------------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from ponn.stacking import (
     Rows,
     calibrated,
     cross_fit,
+    growth,
     likeliest_shares,
     log_odds,
     logistic_losses,
@@ -158,6 +159,13 @@ def test_the_stack_is_no_worse_than_its_plainest_kind_and_without_a_prior_than_i
     assert mixed.losses["stack"] <= mixed.losses["linear"] + 2e-3
     assert freely["stack"] <= min(freely[name] for name in MEMBERS) + 2e-3
     assert ((honest > 0) & (honest < 1)).all()
+
+
+@pytest.mark.parametrize(("n", "trees", "leaf"), [(500, 100, 1), (20_000, 100, 1), (50_000, 40, 2), (10**6, 20, 50)])
+def test_many_rows_have_fewer_trees_and_larger_leaves(n, trees, leaf):
+    found = growth(settings_of("ponn-dr"), n)
+    assert (found["trees"], found["leaf"]) == (trees, leaf)
+    assert growth(settings_of("ponn-dr", trees=5), n)["trees"] == 5
 
 
 # Kinds ----------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ ON_REQUEST = ("expected_low", "expected_high")  # columns that `recommend` adds 
 ANSWERS = ("actions", "encoding", "model", "companions", "selected", "usual", "eligibility")  # parts that decide them
 JSON_NAME, WEIGHTS_NAME = "policy.json", "weights.safetensors"
 LARGEST = 1 << 30  # bytes a part of a policy file may have unpacked
+SMALL_EFFECT = 0.05  # of the largest effect in a row: what moves less is not told where one network reads all sets
 
 
 @dataclass(frozen=True)
@@ -387,8 +388,12 @@ class Policy:
         usual = usual_design(self.encoding, self.usual)
         looked_at = np.flatnonzero(self.selected.any(axis=0))
         found = effects(moved, X, self.encoding.owner, usual, looked_at)  # [n, d]
-        readable = self.selected[A] if self.relevance and not self.reads_all_sets else found != 0
-        return feature_effects(self.encoding, told, self.usual, found, readable)
+        if self.reads_all_sets:
+            size = np.abs(found)
+            worth_telling = (size > 0) & (size >= SMALL_EFFECT * size.max(axis=1, keepdims=True))
+        else:
+            worth_telling = self.selected[A] if self.relevance else found != 0
+        return feature_effects(self.encoding, told, self.usual, found, worth_telling)
 
     @property
     def reads_all_sets(self) -> bool:

@@ -162,9 +162,9 @@ def training_section(found: Findings) -> str:
 
 def stack_told(training: Mapping[str, Any]) -> str:
     """The reward models of a stack, and the rules by which its features might have been selected."""
-    names = {one: one for one in training["shares"]} | {"stack": "all together"}
+    shares, names = {"stack": 1.0, **training["shares"]}, {"stack": "all together"}
     kinds = [
-        (names[one], in_percent(training["shares"].get(one, 1.0)), figures(loss))
+        (names.get(one, one), in_percent(shares.get(one, 0.0)), figures(loss))
         for one, loss in training["losses"].items()
     ]
     rules = [
@@ -173,7 +173,8 @@ def stack_told(training: Mapping[str, Any]) -> str:
     ]
     told = (
         f"Every row was held out once, in {training['folds']} parts: models that never saw it said what each action "
-        "promises. They were combined by how well they did, and one small network learned what they say together. "
+        "promises. Kinds of models that had nothing to add in the first part were given up; the others were combined "
+        "by how well they did and learned again from all rows, and one small network learned what they say together. "
         "Losses are of rows held out; small is good."
     )
     tried = folded("Rules that select features", table(("rule", "#loss", ""), rules), on_paper="all") if rules else ""

@@ -180,7 +180,9 @@ def test_from_upload_to_recommendation_by_mouse(browser, studio, log, tmp_path):
         page.locator("progress").wait_for()
         page.wait_for_selector(".action", timeout=150_000)
         assert_readable(page, 1280)
-        assert "past cases kept aside" in page.inner_text("#job-view .verdict")
+        told = page.inner_text("#job-view .verdict")
+        assert "past cases kept aside" in told
+        assert "giving everyone" in told
         page.locator("form.case select").first.select_option(index=1)
         page.wait_for_selector(".whatif")
         with page.expect_download() as waiting:

@@ -130,8 +130,6 @@ def print_outcome(found: "Outcome") -> None:
     """Values and verdict for people."""
     from rich.text import Text
 
-    from ponn.intervals import told_over_fixed
-
     out = console()
     names = {"policy": "this policy", "logging": "current practice", "best_fixed": f"always {found.best_fixed}"}
     names["supported_only"] = SUPPORTED_ONLY
@@ -140,7 +138,7 @@ def print_outcome(found: "Outcome") -> None:
         out.print(subgroup_table(found.worth.subgroups))
     out.print(Text(str(found.verdict), style="bold"))
     print_doubts(found.worth)
-    out.print(Text(told_over_fixed(found.over_best_fixed, str(found.best_fixed)), style="bold"))
+    out.print(Text(found.told_over_best_fixed, style="bold"))
 
 
 @click.command()

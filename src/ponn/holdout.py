@@ -25,7 +25,7 @@ from ponn.evaluation import (
     value_of,
     value_on,
 )
-from ponn.intervals import Estimate, Verdict, estimate_json, verdict
+from ponn.intervals import Estimate, Verdict, estimate_json, told_over_fixed, verdict
 from ponn.learners import Progress, silent
 from ponn.learning import VALID_SHARE, learn
 from ponn.log import Log, read_log
@@ -55,12 +55,22 @@ class Outcome:
         """Is the policy better than current practice?"""
         return self.worth.verdict
 
+    def over_best_fixed_json(self) -> dict[str, Any]:
+        """The gain over one action for all in plain values, with its verdict and the sentence that is told."""
+        gain = self.over_best_fixed
+        return estimate_json(gain) | {"verdict": verdict(gain).kind, "told": self.told_over_best_fixed}
+
+    @property
+    def told_over_best_fixed(self) -> str:
+        """Whether the policy is better than one action for all, in a sentence."""
+        return told_over_fixed(self.over_best_fixed, str(self.best_fixed))
+
     def as_json(self) -> dict[str, Any]:
         """value, verdict and what speaks against them in plain values, in the shape that `ponn learn --json` prints."""
         value = {name: estimate_json(one) for name, one in self.value.items()}
         value[BEST_FIXED]["action"] = self.best_fixed
         told = {"value": value, "verdict": self.verdict.kind, "rows_needed": self.verdict.rows_needed}
-        told["over_best_fixed"] = estimate_json(self.over_best_fixed) | {"verdict": verdict(self.over_best_fixed).kind}
+        told["over_best_fixed"] = self.over_best_fixed_json()
         subgroups = self.worth.subgroups
         return told | self.worth.doubts_json() | ({} if subgroups is None else {"subgroups": subgroups.as_json()})
 

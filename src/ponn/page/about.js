@@ -20,6 +20,7 @@ export function verdict(evaluation, reward) {
     { class: `verdict ${look}` },
     make("p", {}, make("b", {}, words)),
     make("p", {}, told),
+    policy.trusted !== false && evaluation.over_best_fixed?.told ? make("p", {}, evaluation.over_best_fixed.told) : null,
     doubts(policy),
   );
 }

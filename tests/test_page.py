@@ -2,6 +2,7 @@
 
 import csv
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,12 @@ import ponn
 from browsing import PONN, assert_readable, opened_page, running, tab_to
 
 HOSTILE = "<img src=x onerror=alert(1)>"  # as an action, a level, a column
+WORTH = {"value": 0.7, "low": 0.6, "high": 0.8, "n": 360, "trusted": True, "warnings": []}
+EVALUATION = {
+    "value": {"policy": WORTH, "logging": WORTH},
+    "verdict": "better",
+    "over_best_fixed": {"told": f"No clear gain over giving everyone {HOSTILE}."},
+}
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +26,8 @@ def folder(tmp_path_factory):
     text = (place / "log.csv").read_text().replace('"CMF"', f'"{HOSTILE}"').replace('"asian"', f'"{HOSTILE}"')
     (place / "log.csv").write_text(text.replace('"histology"', f'"histology {HOSTILE}"'))
     log = ponn.read_log(place / "log.csv", action="regimen", reward="survived")
-    ponn.learn(log, "ponn-b", hidden=(8,), epochs=5, lambda1=0.01).save(place / "policy.ponn")
+    learned = ponn.learn(log, "ponn-b", hidden=(8,), epochs=5, lambda1=0.01)
+    replace(learned, evaluation=EVALUATION).save(place / "policy.ponn")
     (place / "report.html").write_text("<!doctype html><title>r</title><h1>All about it</h1>")
     (place / "token").write_text("a-token-of-some-length")
     return place
@@ -53,6 +61,15 @@ def shown_row(page, policy):
         else:
             row[feature.name] = [field.evaluate("one => one.selectedOptions[0].textContent")]
     return row
+
+
+def test_the_verdict_says_whether_one_action_for_all_would_do(browser, address):
+    with opened_page(browser, address) as page:
+        page.goto("/")
+        page.wait_for_selector(".verdict", state="attached")
+        told = page.locator(".verdict").first.text_content()
+        assert "On 360 past cases kept aside" in told
+        assert EVALUATION["over_best_fixed"]["told"] in told
 
 
 def test_what_is_shown_is_what_the_policy_says(browser, address, policy):

@@ -6,7 +6,9 @@ import pytest
 from ponn.inference import sigmoid
 from ponn.settings import settings_of
 from ponn.stacking import (
+    COMPONENTS,
     MEMBERS,
+    TEACHERS,
     Part,
     Rows,
     calibrated,
@@ -20,6 +22,7 @@ from ponn.stacking import (
     stacked,
     together,
     union,
+    with_components,
     worthwhile,
 )
 
@@ -109,6 +112,9 @@ def test_kinds_without_a_share_in_the_first_fold_are_given_up_but_not_what_other
     assert worthwhile(found | {"boosting": useless, "second forest": good}, given) == [
         *("linear", "forest", "reward network", "share network", "second forest")
     ]
+    assert worthwhile(found | {"boosting": useless, "share forest": good}, given) == [
+        *("linear", "forest", "share network", "share forest")
+    ]
 
 
 # Folds ----------------------------------------------------------------------------------------------------
@@ -174,9 +180,8 @@ def test_many_rows_have_fewer_trees_and_larger_leaves(n, trees, leaf):
 def fitted(given, name, f=None):
     made = part(given, f)
     before = {}
-    for one in MEMBERS if name == "second forest" else ():
-        if one != name:
-            before[one] = MEMBERS[one](made, before)
+    for one in TEACHERS.get(name, ()):
+        before[one] = MEMBERS[one](made, before)
     return MEMBERS[name](made, before)
 
 
@@ -188,8 +193,7 @@ def test_every_kind_predicts_rewards_and_an_action_never_taken_promises_nothing(
     assert Q.shape == (180, 3)
     assert ((Q >= 0) & (Q <= 1)).all()
     assert np.ptp(Q[:, 0]) > 0
-    if name != "second forest":
-        assert (Q[:, 2] == 0).all()
+    assert (Q[:, 2] == 0).all()
 
 
 @pytest.mark.parametrize("name", MEMBERS)
@@ -222,7 +226,7 @@ def test_what_two_features_do_together_is_left_to_the_larger_trees(name, adds_up
     np.testing.assert_allclose(both - first - second + none, 0.0 if adds_up else 0.2, atol=1e-9 if adds_up else 0.05)
 
 
-@pytest.mark.parametrize("name", ["reward network", "share network", "brief network", "second forest"])
+@pytest.mark.parametrize("name", ["reward network", "share network", "brief network", "second forest", "share forest"])
 def test_networks_read_the_union_of_all_sets(name):
     given = rows()
     f = np.zeros((3, 4), bool)
@@ -243,6 +247,32 @@ def test_the_second_forest_sees_the_outcome_in_the_place_of_the_action_taken():
     taken[np.arange(180), given.A] = True
     np.testing.assert_allclose(Q[taken], given.R)
     np.testing.assert_allclose(Q[~taken], 0.5)
+
+
+def test_the_share_forest_gives_what_an_outcome_leaves_of_the_unit_to_the_other_actions():
+    given, rng = rows(), np.random.default_rng(3)
+    before = {one: rng.uniform(0.1, 0.9, (180, 3)) for one in ("forest", "share network")}
+    Q, j = MEMBERS["share forest"](part(given), before), np.arange(180)  # leaves of one row
+    said = np.mean([*before.values()], axis=0)
+    said[j, given.A] = 0
+    expected = said * ((1 - given.R) / said.sum(axis=1))[:, None]
+    expected[j, given.A] = given.R
+    np.testing.assert_allclose(Q, expected)
+
+
+def test_components_are_the_directions_of_most_variance():
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(500, 20)) @ rng.normal(size=(20, 20))).astype(np.float32)
+    both, new = with_components(X, X[:7])
+    assert both.shape == (500, 20 + COMPONENTS)
+    assert both.dtype == np.float32
+    np.testing.assert_array_equal(both[:, :20], X)
+    np.testing.assert_allclose(new, both[:7], rtol=1e-4, atol=1e-4)
+    _, s, V = np.linalg.svd(X - X.mean(axis=0))
+    parts = both[:, 20:] - both[:, 20:].mean(axis=0)
+    np.testing.assert_allclose(np.sqrt((parts.astype(float) ** 2).sum(axis=0)), s[:COMPONENTS], rtol=1e-4)
+    np.testing.assert_allclose(np.abs(np.corrcoef(parts[:, 0], X @ V[0])[0, 1]), 1, rtol=1e-6)
+    assert with_components(X[:, :3], X[:2, :3])[0].shape == (500, 6)
 
 
 def test_losses_are_those_of_the_formula():

@@ -202,12 +202,14 @@ def test_page_shows_failures_gaps_and_absent_peers():
 @pytest.mark.parametrize(
     ("behind", "expected"),
     [
-        ((5.1, 9.0), True),
-        ((5.1,), False),
+        ((3.1, 9.0), True),
+        ((3.1,), False),
         ((10.1,), True),
-        ((5.1, 4.9), False),
-        ((2.1, 2.1, 9.0, 2.1), True),
-        ((2.1, 1.9, 20.0, 20.0, 20.0, 20.0), False),
+        ((3.1, 2.9), False),
+        ((2.1, 2.9, 2.1), True),
+        ((2.1, 1.9, 20.0, 20.0), False),
+        ((1.1, 1.1, 9.0, 1.1, 1.1), True),
+        ((1.1, 0.9, 20.0, 20.0, 20.0, 20.0), False),
         ((6.0, 7.0, -50.0), True),  # the first seeds decide: who was given up stays so
     ],
 )
@@ -225,6 +227,14 @@ def test_a_world_is_decided_also_where_somebody_was_given_up_after_one_seed():
     assert leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]
     lines = [*world_lines(WORLD, 0.8, 0.79), line("ponn-b", 0, 0.75)]
     assert not leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]
+
+
+def test_a_world_is_not_decided_before_every_method_that_was_not_given_up_has_enough_seeds():
+    few = [line("ponn-b", seed, 0.795) for seed in range(leaderboard.FEWEST - 1)]
+    lines = [*world_lines(WORLD, 0.8, 0.79, leaderboard.FEWEST), *few]
+    assert not leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]
+    lines.append(line("ponn-b", leaderboard.FEWEST - 1, 0.795))
+    assert leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]
 
 
 def test_who_is_given_up_by_value_may_still_win_by_accuracy():

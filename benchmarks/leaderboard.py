@@ -171,12 +171,12 @@ and each method tries six settings (`benchmarks/peer_space.py`), as far as half 
 from training rows, valued on validation rows by the same doubly robust scores. The best learns again from both parts
 and is judged on the test rows by the truth. A method that is more than ten points of value behind on the first seed of
 a world, three on each of the first two, two on each of the first three or one on each of the first five, is not run on
-others ("given up"), so its mean rests on fewer seeds; a world is decided when all other methods have ten. PONN-DR chooses its settings by itself, from the same rows. Values and accuracies are in points:
-hundredths of the reward's range, and of the test rows in which the best action is taken. ± is the 95 % half-width over
-seeds. A difference is PONN-DR minus the method, paired over the seeds that both finished. PONN-DR is *best* where its
-mean is not lower, *tied* where the interval of the difference contains 0 and at most half a point is missing, else
-*beaten*. Seconds are of processor time on one core, tuning included; memory is the most that the process held,
-libraries included.
+others ("given up"), so its mean rests on fewer seeds; a world is decided when all other methods have ten. PONN-DR
+chooses its settings by itself, from the same rows. Values and accuracies are in points: hundredths of the reward's
+range, and of the test rows in which the best action is taken. ± is the 95 % half-width over seeds. A difference is
+PONN-DR minus the method, paired over the seeds that both finished. PONN-DR is *best* where its mean is not lower,
+*tied* where the interval of the difference contains 0 and at most half a point is missing, else *beaten*. Seconds are
+of processor time on one core, tuning included; memory is the most that the process held, libraries included.
 """
 
 

@@ -43,6 +43,16 @@ def half_width(found: Sequence[float]) -> float | None:
     return float(t.ppf(0.975, len(found) - 1) * stdev(found) / np.sqrt(len(found)))
 
 
+def paired_p(gains: Sequence[float]) -> float | None:
+    """Two-sided p-value of Student's paired test that the mean gain is 0; None for a single seed."""
+    from scipy.stats import t
+
+    if len(gains) < 2:
+        return None
+    error = stdev(gains) / np.sqrt(len(gains))
+    return float(2 * t.sf(abs(mean(gains)) / error, len(gains) - 1)) if error else float(mean(gains) == 0)
+
+
 def spread(found: Sequence[float]) -> dict[str, Any] | None:
     """Mean and half-width; None where there is nothing."""
     return {"mean": mean(found), "half_width": half_width(found)} if found else None
@@ -59,7 +69,7 @@ def gained(own: Lines, other: Lines, measure: str) -> dict[str, Any] | None:
     gains = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
     if not gains:
         return None
-    found = {"seeds": len(gains), "mean": mean(gains), "half_width": half_width(gains)}
+    found = {"seeds": len(gains), "mean": mean(gains), "half_width": half_width(gains), "p": paired_p(gains)}
     return found | {"at_least_tied": at_least_tied(found["mean"], found["half_width"])}
 
 
@@ -174,9 +184,10 @@ a world, three on each of the first two, two on each of the first three or one o
 others ("given up"), so its mean rests on fewer seeds; a world is decided when all other methods have ten. PONN-DR
 chooses its settings by itself, from the same rows. Values and accuracies are in points: hundredths of the reward's
 range, and of the test rows in which the best action is taken. ± is the 95 % half-width over seeds. A difference is
-PONN-DR minus the method, paired over the seeds that both finished. PONN-DR is *best* where its mean is not lower,
-*tied* where the interval of the difference contains 0 and at most half a point is missing, else *beaten*. Seconds are
-of processor time on one core, tuning included; memory is the most that the process held, libraries included.
+PONN-DR minus the method, paired over the seeds that both finished, with the p-value of Student's paired test. PONN-DR
+is *best* where its mean is not lower, *tied* where the interval of the difference contains 0 and at most half a point
+is missing, else *beaten*. Seconds are of processor time on one core, tuning included; memory is the most that the
+process held, libraries included.
 """
 
 
@@ -186,6 +197,13 @@ def number(found: Mapping[str, Any] | None, sign: str = "") -> str:
         return "–"
     width = found["half_width"]
     return f"{found['mean']:{sign}.2f}" + (" (one seed)" if width is None else f" ± {width:.2f}")
+
+
+def tested(gain: Mapping[str, Any] | None) -> str:
+    """The p-value of a gain as text; nothing where there is none."""
+    if gain is None or gain["p"] is None:
+        return ""
+    return " (p < 0.001)" if gain["p"] < 0.001 else f" (p = {gain['p']:.3f})"
 
 
 def said(gain: Mapping[str, Any] | None) -> str:
@@ -356,7 +374,10 @@ def method_cells(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
     shown = ["", "", ""]
     if name != OURS:
         verdict = [said(gain) for gain in gains if gain] or ["undecided"]
-        shown = [*(number(gain, "+") for gain in gains), verdict[0] if len(set(verdict)) == 1 else " / ".join(verdict)]
+        shown = [
+            *(number(gain, "+") + tested(gain) for gain in gains),
+            verdict[0] if len(set(verdict)) == 1 else " / ".join(verdict),
+        ]
     seconds = "" if one["cpu_seconds"] is None else f"{one['cpu_seconds']:.1f}"
     memory = "" if one["peak_bytes"] is None else f"{one['peak_bytes'] / 2**20:.0f} MB"
     return name, seeds, value, number(one["accuracy"]), *shown, seconds, memory

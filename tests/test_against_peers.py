@@ -199,6 +199,23 @@ def test_page_shows_failures_gaps_and_absent_peers():
     assert "**Not finished**" in page
 
 
+def test_gains_have_the_p_value_of_students_paired_test():
+    from scipy.stats import ttest_rel
+
+    ours, theirs = [0.8, 0.82, 0.79, 0.85], [0.79, 0.82, 0.76, 0.84]
+    lines = [line(name, seed, one) for name, of in (("ponn-dr", ours), ("poem", theirs)) for seed, one in enumerate(of)]
+    found = leaderboard.summary(lines, {})
+    gain = found["worlds"][WORLD]["methods"]["poem"]["gain in value"]
+    assert gain["p"] == pytest.approx(ttest_rel(ours, theirs).pvalue)
+    assert f"(p = {gain['p']:.3f})" in leaderboard.page(found)
+    assert leaderboard.tested({"p": 0.0002}) == " (p < 0.001)"
+    assert (leaderboard.paired_p([1.0]), leaderboard.paired_p([0.0, 0.0]), leaderboard.paired_p([1.0, 1.0])) == (
+        None,
+        1,
+        0,
+    )
+
+
 @pytest.mark.parametrize(
     ("behind", "expected"),
     [

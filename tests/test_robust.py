@@ -115,6 +115,13 @@ def test_two_processes_learn_the_same_and_every_step_tells_how_far_it_is(monkeyp
         assert counts == [(done, total) for done in range(1, total + 1)]
 
 
+def test_two_folds_are_enough_also_in_two_processes(monkeypatch):
+    monkeypatch.setattr(robust, "WORTH_PROCESSES", 0)
+    log = synthetic(rows=300, features=4, actions=2, relevant=1, seed=0).log
+    made = ponn.learn(log, "ponn-dr", workers=2, **{**QUICK, "folds": 2})
+    assert made.provenance["training"]["folds"] == 2
+
+
 def columns(world, **more):
     table = world.log.table
     for name, values in more.items():

@@ -365,11 +365,12 @@ def each_in_a_process(
 
 def answers_in_order(function: Callable[..., Found], tasks: Sequence[tuple[Any, ...]], workers: int) -> Iterable[Found]:
     """One answer after the other, as soon as it and those before it are there."""
+    workers = min(workers, len(tasks))
     if workers <= 1:
         return (function(*task) for task in tasks)
     from joblib import Parallel, delayed
 
-    processes = Parallel(n_jobs=min(workers, len(tasks)), backend="loky", return_as="generator")
+    processes = Parallel(n_jobs=workers, backend="loky", return_as="generator")
     found: Iterable[Found] = processes(delayed(function)(*task) for task in tasks)
     return found
 

@@ -15,7 +15,7 @@ from peer_space import BEST_FIXED, CURRENT_PRACTICE, METHODS, OURS, STANDING
 from peer_worlds import PARAMETRIC, REAL, SIMULATED, UCI
 
 TIED = 0.5  # points
-FEWEST = 10  # seeds before anything is decided
+FEWEST = 10  # seeds before a world is decided
 WANTED_SHARE = 0.9  # of the worlds
 WANTED_ACCURACY = {"pendigits paper": 98.0, "satimage paper": 88.5, "optdigits paper": 95.0}  # of PONN-DR, points
 PAPER_SEEDS = 25  # over which that is asked
@@ -63,10 +63,15 @@ def points(lines: Lines, measure: str) -> dict[int, float]:
     return {seed: 100 * line[measure] for seed, line in lines.items() if line.get(measure) is not None}
 
 
+def differences(own: Lines, other: Lines, measure: str) -> list[float]:
+    """PONN-DR minus another method, seed by seed, where both finished."""
+    ours, theirs = points(own, measure), points(other, measure)
+    return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+
+
 def gained(own: Lines, other: Lines, measure: str) -> dict[str, Any] | None:
     """PONN-DR minus another method over the seeds that both finished, and whether it is at least tied."""
-    ours, theirs = points(own, measure), points(other, measure)
-    gains = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+    gains = differences(own, other, measure)
     if not gains:
         return None
     found = {"seeds": len(gains), "mean": mean(gains), "half_width": half_width(gains), "p": paired_p(gains)}
@@ -82,8 +87,7 @@ def at_least_tied(gain: float, width: float | None) -> bool | None:
 
 def given_up(own: Lines, lines: Lines) -> bool:
     """Was a method so far behind on the first seeds that it is not run on others?"""
-    ours, theirs = points(own, "value"), points(lines, "value")
-    gains = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+    gains = differences(own, lines, "value")
     return any(len(gains) >= seeds and min(gains[:seeds]) > most for seeds, most in GIVEN_UP)
 
 
@@ -135,9 +139,10 @@ def verdicts(methods: Mapping[str, Any]) -> dict[str, Any]:
         found[f"beaten in {measure} by"] = [name for name, good in said.items() if good is False]
         found[f"decided in {measure}"] = bool(said) and None not in said.values()
     gains = [one["gain in value"] for one in others.values() if one["gain in value"]]
-    found["worst"] = all(gain["mean"] < 0 for gain in gains) if gains else None
+    enough = found["seeds"] >= FEWEST
+    found["worst"] = all(gain["mean"] < 0 for gain in gains) if gains and enough else None
     practice = others.get(CURRENT_PRACTICE, {}).get("gain in value")
-    known = practice is not None and practice["half_width"] is not None
+    known = practice is not None and practice["half_width"] is not None and enough
     found["below current practice"] = practice["mean"] + practice["half_width"] < 0 if known else None
     return found
 
@@ -149,7 +154,7 @@ def stands(one: Mapping[str, Any], gain: Mapping[str, Any]) -> bool | None:
     """
     if one["given_up"] and gain["at_least_tied"] is None:
         return True if gain["mean"] > GIVEN_UP[0][1] else None
-    return gain["at_least_tied"] if one["given_up"] or gain["seeds"] >= FEWEST else None
+    return gain["at_least_tied"] if one["given_up"] or one["seeds"] >= FEWEST else None
 
 
 def bars(worlds: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,24 +175,24 @@ def bars(worlds: Mapping[str, Any]) -> dict[str, Any]:
 
 # The page ------------------------------------------------------------------------------------------------
 
-INTRODUCTION = """# Leaderboard
+FAR_BEHIND = ", or ".join(f"{most:g} points on each of the first {seeds}" for seeds, most in GIVEN_UP)
+INTRODUCTION = f"""# Leaderboard
 
 PONN-DR beside ponn's other methods and the tools people use today, on the same logs. Made by `make peers` from the raw
 lines in `benchmarks/results/peer_runs`; nothing on this page is written by hand.
 
-How it is done: a seed is a log, a split into training, validation and test rows, and the seed of every method. All get
-the same rows, the same design columns and the same estimated propensities (EconML refuses to be given any). Each peer
-and each method tries six settings (`benchmarks/peer_space.py`), as far as half a minute of processor time goes: learned
-from training rows, valued on validation rows by the same doubly robust scores. The best learns again from both parts
-and is judged on the test rows by the truth. A method that is more than ten points of value behind on the first seed of
-a world, three on each of the first two, two on each of the first three or one on each of the first five, is not run on
-others ("given up"), so its mean rests on fewer seeds; a world is decided when all other methods have ten. PONN-DR
-chooses its settings by itself, from the same rows. Values and accuracies are in points: hundredths of the reward's
-range, and of the test rows in which the best action is taken. ± is the 95 % half-width over seeds. A difference is
-PONN-DR minus the method, paired over the seeds that both finished, with the p-value of Student's paired test. PONN-DR
-is *best* where its mean is not lower, *tied* where the interval of the difference contains 0 and at most half a point
-is missing, else *beaten*. Seconds are of processor time on one core, tuning included; memory is the most that the
-process held, libraries included.
+How it is done: a seed is a log, a split into training, validation and test rows, and the seed of every method. All
+get the same rows, the same design columns and the same estimated propensities (EconML refuses to be given any). Each
+peer and each method tries six settings (`benchmarks/peer_space.py`), as far as half a minute of processor time goes:
+learned from training rows, valued on validation rows by the same doubly robust scores. The best learns again from
+both parts and is judged on the test rows by the truth. A method that is behind by more than {FAR_BEHIND} seeds of a
+world is not run on others ("given up"), so its mean rests on fewer seeds; a world is decided when all other methods
+have {FEWEST} seeds. PONN-DR chooses its settings by itself, from the same rows. Values and accuracies are in points:
+hundredths of the reward's range, and of the test rows in which the best action is taken. ± is the 95 % half-width
+over seeds. A difference is PONN-DR minus the method, paired over the seeds that both finished, with the p-value of
+Student's paired test. PONN-DR is *best* where its mean is not lower, *tied* where the interval of the difference
+contains 0 and at most {TIED:g} points are missing, else *beaten*. Seconds are of processor time on one core, tuning
+included; memory is the most that the process held, libraries included.
 """
 
 

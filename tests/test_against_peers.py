@@ -250,8 +250,14 @@ def test_a_world_is_not_decided_before_every_method_that_was_not_given_up_has_en
     few = [line("ponn-b", seed, 0.795) for seed in range(leaderboard.FEWEST - 1)]
     lines = [*world_lines(WORLD, 0.8, 0.79, leaderboard.FEWEST), *few]
     assert not leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]
-    lines.append(line("ponn-b", leaderboard.FEWEST - 1, 0.795))
-    assert leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]
+    for last in (0.795, None):  # a run that failed was run
+        more = line("ponn-b", leaderboard.FEWEST - 1, last)
+        assert leaderboard.summary([*lines, more], {})["worlds"][WORLD]["decided in value"]
+
+
+def test_few_seeds_do_not_say_that_it_is_never_worst():
+    found = leaderboard.summary(world_lines(WORLD, 0.8, 0.79, leaderboard.FEWEST - 1), {})["bars"]
+    assert found["worst"] == found["below current practice"] == {"in": [], "of": 0}
 
 
 def test_who_is_given_up_by_value_may_still_win_by_accuracy():

@@ -343,7 +343,7 @@ def everything(ground):
     return np.ones(ground.rows.X.shape[1], bool)
 
 
-def test_half_of_the_drawn_rows_mix_neighbours():
+def test_neighbours_are_among_the_nearest_rows_and_not_the_row_itself():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 3)).astype(np.float32)
     rows = rng.integers(120, size=2_000)
@@ -356,18 +356,54 @@ def test_half_of_the_drawn_rows_mix_neighbours():
     assert robust.neighbours(X[:1], np.array([0]), rng).tolist() == [0]
 
 
-def test_drawn_rows_are_near_the_log_in_the_columns_that_are_read():
-    """Two clouds in the first feature, noise in the second: half of the drawn rows stay within their cloud for sure."""
+def test_half_of_the_drawn_rows_stay_near_the_log_in_the_columns_that_are_read():
+    """Two clouds in two features that agree, and far more noise in columns that are not read."""
     ground = ground_of(tiny(rows=400).log)
-    X = np.random.default_rng(0).normal(size=ground.rows.X.shape).astype(np.float32)
-    X[:, 0] = np.where(np.arange(400) < 200, -50.0, 50.0)
-    X[:, 1] = X[:, 0] + X[:, 1]
+    X = np.random.default_rng(0).normal(0, 1e4, size=ground.rows.X.shape).astype(np.float32)
+    X[:, 0] = X[:, 1] = np.where(np.arange(400) < 200, -50.0, 50.0) + np.random.default_rng(1).normal(size=400)
     ground = replace(ground, rows=replace(ground.rows, X=X))
     drawn = drawn_rows(ground, np.arange(X.shape[1]) < 2)
     crossed = drawn[:, 0] * drawn[:, 1] < 0
     half = len(drawn) // 2
     assert not crossed[:half].any()
-    assert crossed[half:].mean() == pytest.approx(0.25, abs=0.05)  # other cloud, then this feature from there: 1/2 each
+    assert crossed[half:].mean() == pytest.approx(0.25, abs=0.05)  # other cloud, then one feature from there: 1/2 each
+
+
+def test_drawn_rows_do_not_depend_on_the_number_of_threads():
+    """Twins are equally near; which of them is found must not depend on the machine."""
+    from threadpoolctl import threadpool_limits
+
+    X = np.eye(4, dtype=np.float32)[np.random.default_rng(0).integers(4, size=(600, 5))].reshape(600, 20)
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            found.append(robust.neighbours(X, np.arange(600), np.random.default_rng(1)))
+    assert np.array_equal(*found)
+
+
+def test_a_sample_without_rows_of_some_fold_compares_rules_on_the_others(monkeypatch):
+    ground = ground_of(tiny().log)
+    few = np.flatnonzero((ground.fold != 0) | (np.arange(300) < 0))
+    some = replace(ground, rows=ground.rows.take(few), fold=ground.fold[few])
+    monkeypatch.setattr(robust, "sampled", lambda ground, most: some)
+    chosen = choose_selection(ground, 1, nobody)
+    assert chosen.name in chosen.losses
+
+
+def test_errors_of_losses_know_which_rows_belong_together():
+    """Losses that differ by group alone: counted by rows the difference is clear, by groups it is not."""
+    made, people = tiny(), np.random.default_rng(3).permutation(300) // 4
+    ground = ground_of(read(columns(made, person=people), group="person", features=made.log.features))
+    rows = robust.screened_rows(ground)
+    assert sorted(rows) == list(range(300))
+    assert (np.diff(ground.fold[rows]) >= 0).all()
+    effect = np.random.default_rng(0).normal(0.3, 1.0, int(ground.group.max()) + 1)
+    losses = effect[ground.group[rows]]
+    by_group = np.bincount(ground.group[rows], losses - losses.mean())
+    distance = losses.mean() / (np.sqrt((by_group**2).sum()) / 300)  # in standard errors
+    assert robust.near(ground, losses, np.zeros(300), distance * 1.2)  # how groups are counted differs a little
+    assert not robust.near(ground, losses, np.zeros(300), distance * 0.8)
+    assert not robust.near(replace(ground, group=None), losses, np.zeros(300), 1.0)
 
 
 def test_rules_that_may_still_be_chosen_are_compared_in_all_folds(monkeypatch):
@@ -381,10 +417,9 @@ def test_rules_that_may_still_be_chosen_are_compared_in_all_folds(monkeypatch):
         found = []
         for number in folds:
             rows = np.flatnonzero(ground.fold == number)
-            Q = np.full((len(rows), 3), 0.5)
-            right = np.where(rng.random(len(rows)) < q.get(option, 0.5), ground.rows.R[rows], 1 - ground.rows.R[rows])
-            Q[np.arange(len(rows)), ground.rows.A[rows]] = np.clip(right, 0.2, 0.8)
-            found.append(dict.fromkeys(robust.SCREENED, Q))
+            right = rng.random(len(rows)) < q.get(option, 0.5)
+            predicted = np.where(right, ground.rows.R[rows], 1 - ground.rows.R[rows])
+            found.append(dict.fromkeys(robust.SCREENED, np.clip(predicted, 0.2, 0.8)))
         return found
 
     monkeypatch.setattr(robust, "screened", screened)
@@ -395,6 +430,8 @@ def test_rules_that_may_still_be_chosen_are_compared_in_all_folds(monkeypatch):
     assert [name for name, folds in asked if folds == (2,)] == [*losses] == ["no selection", "good", "as good"]
     assert {len(one) for one in losses.values()} == {300}
     assert means.keys() == options.keys()
+    assert {name: means[name] for name in losses} == {name: one.mean() for name, one in losses.items()}
+    assert means["bad"] == pytest.approx(0.67, abs=0.1)  # the entropy of being right in 60 % of the rows
     assert told == [(done, 8) for done in (1, 2, 3, 4, 6, 7, 8)]
 
 

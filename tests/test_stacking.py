@@ -177,8 +177,10 @@ def test_many_rows_have_fewer_trees_and_larger_leaves(n, trees, leaf):
 # Kinds ----------------------------------------------------------------------------------------------------
 
 
-def fitted(given, name, f=None):
+def fitted(given, name, f=None, new=None):
+    """Predictions of a kind for the rows learned from, or for these and new ones."""
     made = part(given, f)
+    made = made if new is None else made._replace(X_new=np.concatenate([given.X, new]))
     before = {}
     for one in TEACHERS.get(name, ()):
         before[one] = MEMBERS[one](made, before)
@@ -198,7 +200,9 @@ def test_every_kind_predicts_rewards_and_an_action_never_taken_promises_nothing(
 
 @pytest.mark.parametrize("name", MEMBERS)
 def test_every_kind_is_the_same_every_time(name):
-    assert np.array_equal(fitted(rows(), name), fitted(rows(), name))
+    given, new = rows(), rows(50, seed=1).X
+    one, two = (fitted(Rows(given.X, given.A, given.R, given.weight, 3), name, new=new) for _ in range(2))
+    assert np.array_equal(one, two)
 
 
 @pytest.mark.parametrize("name", ["linear", "forest", "smooth forest", "additive boosting", "boosting"])
@@ -227,15 +231,22 @@ def test_what_two_features_do_together_is_left_to_the_larger_trees(name, adds_up
 
 
 @pytest.mark.parametrize("name", ["reward network", "share network", "brief network", "second forest", "share forest"])
-def test_networks_read_the_union_of_all_sets(name):
-    given = rows()
+def test_models_for_all_actions_read_the_union_of_all_sets(name):
+    given, new = rows(), rows(50, seed=1).X
     f = np.zeros((3, 4), bool)
     f[0, 0] = f[1, 1] = True
-    moved = Rows(given.X.copy(), given.A, given.R, given.weight, 3)
-    moved.X[:, 3] += 5
-    made = part(given, f)
-    before = {one: np.full((180, 3), 0.5) for one in MEMBERS}
-    assert np.array_equal(MEMBERS[name](made, before), MEMBERS[name](part(moved, f), before))
+    before = {one: np.random.default_rng(2).random((180, 3)) for one in MEMBERS}
+
+    def predicted(column):
+        """After a column was shuffled, of rows that the models did not see."""
+        moved, moved_new = given.X.copy(), new.copy()
+        moved[:, column] = np.random.default_rng(0).permutation(moved[:, column])
+        moved_new[:, column] = np.random.default_rng(0).permutation(moved_new[:, column])
+        made = part(Rows(moved, given.A, given.R, given.weight, 3), f)
+        return MEMBERS[name](made._replace(X_new=moved_new), before)
+
+    assert np.array_equal(predicted(3), predicted(2))
+    assert not np.array_equal(predicted(3), predicted(1))
     assert union(np.zeros((3, 4), bool)).all()
 
 
@@ -273,6 +284,13 @@ def test_components_are_the_directions_of_most_variance():
     np.testing.assert_allclose(np.sqrt((parts.astype(float) ** 2).sum(axis=0)), s[:COMPONENTS], rtol=1e-4)
     np.testing.assert_allclose(np.abs(np.corrcoef(parts[:, 0], X @ V[0])[0, 1]), 1, rtol=1e-6)
     assert with_components(X[:, :3], X[:2, :3])[0].shape == (500, 6)
+    twins = np.column_stack([X[:, :2], X[:, 0] + X[:, 1], X[:, 1], np.ones(500)]).astype(np.float32)
+    assert with_components(twins, twins)[0].shape == (500, 5 + 2)  # what is left is rounding
+
+
+def test_very_many_columns_get_no_components():
+    X = np.zeros((3, 1_001), np.float32)
+    assert with_components(X, X)[1] is X
 
 
 def test_losses_are_those_of_the_formula():

@@ -174,8 +174,8 @@ def stack_told(training: Mapping[str, Any]) -> str:
     told = (
         f"Every row was held out once, in {training['folds']} parts: models that never saw it said what each action "
         "promises. Kinds of models that had nothing to add in the first part were given up; the others were combined "
-        "by how well they did and learned again from all rows, and one small network learned what they say together. "
-        "Losses are of rows held out; small is good."
+        "by how well they did; those with a share learned again from all rows, and one small network learned what "
+        "they say together. Losses are of rows held out; small is good."
     )
     tried = folded("Rules that select features", table(("rule", "#loss", ""), rules), on_paper="all") if rules else ""
     return f"<p>{safe(told)}</p>" + table(("reward model", "#share", "#loss"), kinds) + tried

@@ -1,4 +1,4 @@
-"""Reward models of several kinds, each on the features that Step B keeps, cross-fitted and stacked.
+"""Reward models of several kinds, all but one on the features that Step B keeps, cross-fitted and stacked.
 
 symbol   meaning                                                                              shape
 X        design columns                                                                       [n, D]
@@ -13,6 +13,7 @@ are found, then the stack is calibrated. Kinds with a share learn again from all
 rows promise is the mean of these, an ensemble. An action that models never saw promises 0.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
@@ -51,6 +52,8 @@ BINS = 64  # of every column in boosting
 # columns are noise, the share forest was right in 88.8, 98.4 and 96.9 % of the test rows without, 89.1, 98.6 and 97.0 %
 # with them (ten satimage logs, four of pendigits and of optdigits; the second forest without: 88.6, 98.3 and 96.9 %).
 COMPONENTS, COMPONENT_ROWS = 12, 20_000
+MOST_COMPONENT_COLUMNS = 1_000  # beyond which finding them would take longer than the forest
+ROUNDING = 1e-9  # of the largest variance: directions with less hold nothing but rounding errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,7 @@ class Part(NamedTuple):
 
     seen: Rows
     X_new: np.ndarray  # [m, D]
-    places: np.ndarray  # [n]; empty where nobody asks for predictions of the rows learned from
+    places: np.ndarray  # [n]; without meaning where X_new is other rows, for kinds that do not ask
     f: np.ndarray  # [k, D]
     seed: int
     settings: Settings
@@ -268,10 +271,14 @@ def forest_for_all(part: Part, r: np.ndarray) -> np.ndarray:
 
 def with_components(X: np.ndarray, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both with the first principal components of X beside their columns, as trees cut along single columns only."""
-    Z = X[:: max(1, len(X) // COMPONENT_ROWS)].astype(float)
+    if X.shape[1] > MOST_COMPONENT_COLUMNS:
+        return X, X_new
+    Z = X[:: math.ceil(len(X) / COMPONENT_ROWS)].astype(float)
     Z -= Z.mean(axis=0)
-    directions = np.linalg.eigh(Z.T @ Z)[1][:, ::-1][:, :COMPONENTS].astype(X.dtype)  # [D, components]
-    return np.hstack([X, X @ directions]), np.hstack([X_new, X_new @ directions])
+    variances, directions = np.linalg.eigh(Z.T @ Z)  # the largest last
+    some = np.flatnonzero(variances > ROUNDING * variances[-1])[::-1][:COMPONENTS]
+    W = directions[:, some].astype(X.dtype)  # [D, components]
+    return np.hstack([X, X @ W]), np.hstack([X_new, X_new @ W])
 
 
 def tensor(x: np.ndarray) -> Tensor:

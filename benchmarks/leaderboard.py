@@ -175,7 +175,10 @@ def bars(worlds: Mapping[str, Any]) -> dict[str, Any]:
 
 # The page ------------------------------------------------------------------------------------------------
 
-FAR_BEHIND = ", or ".join(f"{most:g} points on each of the first {seeds}" for seeds, most in GIVEN_UP)
+FAR_BEHIND = ", ".join(
+    f"{most:g} points on " + ("the first seed" if seeds == 1 else f"each of the first {seeds} seeds")
+    for seeds, most in GIVEN_UP
+)
 INTRODUCTION = f"""# Leaderboard
 
 PONN-DR beside ponn's other methods and the tools people use today, on the same logs. Made by `make peers` from the raw
@@ -185,14 +188,14 @@ How it is done: a seed is a log, a split into training, validation and test rows
 get the same rows, the same design columns and the same estimated propensities (EconML refuses to be given any). Each
 peer and each method tries six settings (`benchmarks/peer_space.py`), as far as half a minute of processor time goes:
 learned from training rows, valued on validation rows by the same doubly robust scores. The best learns again from
-both parts and is judged on the test rows by the truth. A method that is behind by more than {FAR_BEHIND} seeds of a
-world is not run on others ("given up"), so its mean rests on fewer seeds; a world is decided when all other methods
-have {FEWEST} seeds. PONN-DR chooses its settings by itself, from the same rows. Values and accuracies are in points:
-hundredths of the reward's range, and of the test rows in which the best action is taken. ± is the 95 % half-width
-over seeds. A difference is PONN-DR minus the method, paired over the seeds that both finished, with the p-value of
-Student's paired test. PONN-DR is *best* where its mean is not lower, *tied* where the interval of the difference
-contains 0 and at most {TIED:g} points are missing, else *beaten*. Seconds are of processor time on one core, tuning
-included; memory is the most that the process held, libraries included.
+both parts and is judged on the test rows by the truth. A method that is behind by more than one of these is not run
+on further seeds of that world ("given up"): {FAR_BEHIND}. Its mean then rests on fewer seeds; a world is decided when
+all other methods have {FEWEST} seeds. PONN-DR chooses its settings by itself, from the same rows. Values and
+accuracies are in points: hundredths of the reward's range, and of the test rows in which the best action is taken. ±
+is the 95 % half-width over seeds. A difference is PONN-DR minus the method, paired over the seeds that both finished,
+with the p-value of Student's paired test. PONN-DR is *best* where its mean is not lower, *tied* where the interval of
+the difference contains 0 and at most {TIED:g} points are missing, else *beaten*. Seconds are of processor time on one
+core, tuning included; memory is the most that the process held, libraries included.
 """
 
 

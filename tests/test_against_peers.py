@@ -239,6 +239,17 @@ def test_who_is_far_behind_on_each_of_the_first_seeds_is_given_up(behind, expect
     assert (", given up" in leaderboard.method_cells("poem", found)[1]) is expected
 
 
+def test_where_logs_differ_much_more_is_asked_for_before_a_method_is_given_up():
+    """Three times the usual spread: nine points on each of two seeds instead of three."""
+    wobble = 3 * leaderboard.USUAL_SPREAD / math.sqrt(2)  # of two values that far on both sides of their mean
+    own = {0: line("ponn-dr", 0, 0.9 + wobble / 100), 1: line("ponn-dr", 1, 0.9 - wobble / 100)}
+    assert leaderboard.unrest(own) == pytest.approx(3)
+    for behind, expected in ((8.9, False), (9.1, True)):
+        other = {seed: line("poem", seed, one["value"] - behind / 100) for seed, one in own.items()}
+        assert leaderboard.given_up(own, other) is expected
+    assert leaderboard.unrest({0: own[0]}) == 1
+
+
 def test_a_world_is_decided_also_where_somebody_was_given_up_after_one_seed():
     lines = [*world_lines(WORLD, 0.8, 0.79), line("ponn-b", 0, 0.5)]
     assert leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]

@@ -68,7 +68,7 @@ RATES = {(False, False): (0.01, 0.1), (True, False): (0.001, 0.1), (False, True)
 SCREENED = ("linear", "forest")  # the reward models that compare selections ...
 SCREENING: dict[str, Any] = {"trees": 20, "leaf": 3}  # ... and their forest
 FIRST_FOLDS = 2  # in which all selections are compared; in the others only those that may still be chosen
-STILL_OPEN = 2.0  # standard errors above the lowest loss of the first folds
+STILL_OPEN = 2.0  # standard errors above the lowest loss of the first folds; not tuned
 SCREENED_ROWS = 50_000  # that compare selections, so that the time of that does not grow for ever
 # Fits on all rows, under so many seeds, whose mean teaches the small network. On four logs each of the UCI worlds one
 # fit was better than the mean of the five folds' fits, by 0.2, 0.1 and 0.3 points (satimage, pendigits, optdigits); on
@@ -377,10 +377,10 @@ def neighbours(X: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.
     if not len(rows):
         return rows
     places, at = np.unique(rows, return_inverse=True)
-    near = min(NEAR + 1, len(X))  # the nearest to a row is the row itself, or its twin
+    wanted = min(NEAR + 1, len(X))  # the nearest to a row is the row itself, or its twin
     with threadpool_limits(1):  # which of several twins is found depends on the number of threads
-        found = NearestNeighbors(n_neighbors=near).fit(X).kneighbors(X[places], return_distance=False)
-    return np.asarray(found[at, rng.integers(min(1, near - 1), near, size=len(rows))])
+        found = NearestNeighbors(n_neighbors=wanted).fit(X).kneighbors(X[places], return_distance=False)
+    return np.asarray(found[at, rng.integers(min(1, wanted - 1), wanted, size=len(rows))])
 
 
 def fit_stack(ground: Ground, chosen: Selection, drawn: np.ndarray, workers: int, told: Counted) -> Stack:

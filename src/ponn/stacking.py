@@ -52,7 +52,7 @@ BINS = 64  # of every column in boosting
 # columns are noise, the share forest was right in 88.8, 98.4 and 96.9 % of the test rows without, 89.1, 98.6 and 97.0 %
 # with them (ten satimage logs, four of pendigits and of optdigits; the second forest without: 88.6, 98.3 and 96.9 %).
 COMPONENTS, COMPONENT_ROWS = 12, 20_000
-MOST_COMPONENT_COLUMNS = 1_000  # beyond which finding them would take longer than the forest
+MOST_COMPONENT_COLUMNS = 1_000  # beyond which the matrix of their products grows large; not compared
 ROUNDING = 1e-9  # of the largest variance: directions with less hold nothing but rounding errors
 
 
@@ -320,7 +320,7 @@ TEACHERS = {
 # value where signals are weakest and changed the others by +0.1 to -0.2.
 PRIOR_ROWS = {"linear": 5.0}
 WORTHWHILE = 0.01  # share in the first fold from which on the others fit a kind too
-COUNTS = 0.05  # share from which on a kind is in the stack: less changes little and takes as long to fit
+COUNTS = 0.05  # share from which on a kind is in the stack: one with less takes as long to fit; for time, not compared
 
 
 # Cross-fitting and stacking ------------------------------------------------------------------------------

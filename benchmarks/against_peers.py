@@ -242,11 +242,15 @@ def run_all(plan: Plan, tasks: Sequence[Task], workers: int) -> None:
 
 
 def still_wanted(plan: Plan, group: Sequence[Task]) -> tuple[list[Task], int]:
-    """The tasks of a log without methods that were far behind on the seeds before it, and how many these are."""
+    """The tasks of a log without methods that were far behind on the seeds before it, and how many these are.
+
+    How much logs differ is told by all seeds that PONN-DR has: one that was left out before they were there may come
+    back.
+    """
     world, seed = group[0].world, group[0].seed
     lines: dict[str, dict[int, dict[str, Any]]] = {}
     for task, line in kept(plan.folder, [world], plan.quick).items():
-        if task.seed < seed:
+        if task.seed < seed or task.method == OURS:
             lines.setdefault(task.method, {})[task.seed] = line
     own = lines.get(OURS, {})
     wanted = [task for task in group if task.method in STANDING or not given_up(own, lines.get(task.method, {}))]

@@ -184,7 +184,7 @@ def bars(worlds: Mapping[str, Any]) -> dict[str, Any]:
 # The page ------------------------------------------------------------------------------------------------
 
 FAR_BEHIND = ", ".join(
-    f"{most:g} points on " + ("the first seed" if seeds == 1 else f"each of the first {seeds} seeds")
+    f"{most:g} point{'s' * (most != 1)} on " + ("the first seed" if seeds == 1 else f"each of the first {seeds} seeds")
     for seeds, most in GIVEN_UP
 )
 INTRODUCTION = f"""# Leaderboard

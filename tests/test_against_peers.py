@@ -292,6 +292,16 @@ def test_methods_that_were_given_up_are_left_out_on_later_seeds(plan):
         assert left_out == len(values) - len(expected)
 
 
+def test_a_method_comes_back_where_later_seeds_show_that_logs_differ_much(plan):
+    """PONN-DR is steady on the first seeds and not on the third, which is there before the method's own."""
+    for method, *values in (("ponn-dr", 0.9, 0.9, 0.7), ("poem", 0.84, 0.84)):
+        for seed, value in enumerate(values):
+            told = {"space": against_peers.space(Task(WORLD, seed, method), True)}
+            against_peers.append(plan.folder, line(method, seed, value) | told)
+    task = Task(WORLD, 2, "poem")
+    assert against_peers.still_wanted(plan, [task]) == ([task], 0)
+
+
 # Going on ------------------------------------------------------------------------------------------------
 
 

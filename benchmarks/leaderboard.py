@@ -170,6 +170,7 @@ def bars(worlds: Mapping[str, Any]) -> dict[str, Any]:
     there = {name: one for name, one in worlds.items() if name in SIMULATED}
     found: dict[str, Any] = {"worlds": len(SIMULATED), "seen": len(there)}
     found["fewest seeds"] = min(there[name]["seeds"] if name in there else 0 for name in SIMULATED)
+    found["given up"] = [sum(told["given_up"] for told in one["methods"].values()) for one in there.values()]
     found["every method in"] = sum(set(METHODS) <= set(one["methods"]) for one in there.values())
     for measure in MEASURES:
         decided = {name: one for name, one in there.items() if one[f"decided in {measure}"]}
@@ -256,6 +257,11 @@ def bar_lines(found: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"- Best or tied in {measure} against every method: {share['worlds']} of {share['of']} worlds decided, "
             f"{one['worlds']} in all; wanted {WANTED_SHARE:.0%} of all: {holds}."
+        )
+    fewest, most = min(one["given up"], default=0), max(one["given up"], default=0)
+    if most:
+        lines.append(
+            f"- By world {fewest} to {most} methods were given up: that PONN-DR beats these rests on few seeds."
         )
     lines += accuracy_lines(found["worlds"]) + cost_lines(found["worlds"])
     lines.append(f"- Never worst: {never(one['worst'])}.")

@@ -257,6 +257,13 @@ def test_a_world_is_decided_also_where_somebody_was_given_up_after_one_seed():
     assert not leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]
 
 
+def test_the_page_says_how_many_methods_rest_on_few_seeds():
+    lines = world_lines(WORLD, 0.8, 0.79)
+    assert "were given up:" not in leaderboard.page(leaderboard.summary(lines, {}))
+    text = leaderboard.page(leaderboard.summary([*lines, line("ponn-b", 0, 0.5), line("lr-l1", 0, 0.5)], {}))
+    assert "- By world 2 to 2 methods were given up:" in text
+
+
 def test_a_world_is_not_decided_before_every_method_that_was_not_given_up_has_enough_seeds():
     few = [line("ponn-b", seed, 0.795) for seed in range(leaderboard.FEWEST - 1)]
     lines = [*world_lines(WORLD, 0.8, 0.79, leaderboard.FEWEST), *few]

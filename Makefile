@@ -57,9 +57,10 @@ paper: $(READY)  ## the paper's tables and Figure 2 beside ours; goes on where i
 	$(BIN)/python benchmarks/paper_tables.py
 
 DATA ?=
+EVERYONE ?=
 peers: $(READY)  ## every peer beside ours on the same logs, in environments of their own; goes on where it was stopped
 	$(BIN)/python benchmarks/peers/environments.py
-	$(BIN)/python benchmarks/against_peers.py --workers 2 $(if $(DATA),--data $(DATA))
+	$(BIN)/python benchmarks/against_peers.py --workers 2 $(if $(DATA),--data $(DATA)) $(if $(filter yes,$(EVERYONE)),--everyone)
 
 bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/read_and_encode_cost.py

@@ -8,7 +8,7 @@ own methods read the table instead of its design columns and estimate propensiti
 
 Every finished (world, seed, method) is a line in results/peer_runs, so a stopped comparison goes on where it was; a
 line made by another search space is not used. What fails is a line that says so. A method far behind on the first seeds
-of a world is not run on others. Peers run in environments of their own
+of a world is run on others with --everyone only. Peers run in environments of their own
 (.venv-peers, made by `make peers`); one that is missing is told loudly. The page docs/leaderboard.md is made from the
 lines that are there.
 """
@@ -221,11 +221,14 @@ def by_log(tasks: Sequence[Task]) -> Iterator[list[Task]]:
     yield from groups.values()
 
 
-def run_all(plan: Plan, tasks: Sequence[Task], workers: int) -> None:
-    """Run the tasks, log by log; a line is kept as soon as it is there. Who is far behind by then is left out."""
+def run_all(plan: Plan, tasks: Sequence[Task], workers: int, everyone: bool) -> None:
+    """Run the tasks, log by log; a line is kept as soon as it is there.
+
+    Who is far behind by then is left out, unless everyone is asked for.
+    """
     done = 0
     for group in by_log(tasks):
-        group, left_out = still_wanted(plan, group)
+        group, left_out = (group, 0) if everyone else still_wanted(plan, group)
         done += left_out
         if not group:
             continue
@@ -318,6 +321,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help=f"how many; default {SEEDS}")
     parser.add_argument("--first-seed", type=int, default=0, help="where counting starts; from 1000 on for trying out")
     parser.add_argument("--workers", type=int, default=1, help="methods at a time")
+    parser.add_argument("--everyone", action="store_true", help="also methods that were given up as far behind")
     parser.add_argument("--data", type=Path, help="folder with the real tables, which are not shipped")
     parser.add_argument("--folder", type=Path, default=RESULTS)
     parser.add_argument("--tables-only", action="store_true", help="only make the page from the lines that are there")
@@ -329,7 +333,7 @@ def main() -> None:
     seeds = range(given.first_seed, given.first_seed + (given.seeds or (QUICK_SEEDS if given.quick else SEEDS)))
     if not given.tables_only:
         worlds, methods = chosen_worlds(given.worlds, given.data), chosen_methods(given.methods)
-        run_all(plan, missing(plan, worlds, methods, seeds), given.workers)
+        run_all(plan, missing(plan, worlds, methods, seeds), given.workers, given.everyone)
     write_tables(plan, started)
 
 

@@ -104,7 +104,7 @@ def told_of(own: Lines, lines: Lines) -> dict[str, Any]:
     finished = [line for line in lines.values() if "failed" not in line]
     failed = [line["failed"] for line in lines.values() if "failed" in line]
     found: dict[str, Any] = {"seeds": len(lines), "failed": len(failed), "why": failed[:1]}
-    found["given_up"] = len(lines) < len(own) and given_up(own, lines)
+    found["given_up"] = len(lines) < min(FEWEST, len(own)) and given_up(own, lines)
     for measure in MEASURES:
         found[measure] = spread([*points(lines, measure).values()])
         found[f"gain in {measure}"] = gained(own, lines, measure)
@@ -199,13 +199,14 @@ peer and each method tries six settings (`benchmarks/peer_space.py`), as far as 
 learned from training rows, valued on validation rows by the same doubly robust scores. The best learns again from
 both parts and is judged on the test rows by the truth. A method that is behind by more than one of these is not run
 on further seeds of that world ("given up"): {FAR_BEHIND}; in proportion more where the standard deviation of
-PONN-DR's own value over seeds is above {USUAL_SPREAD} points. Its mean then rests on fewer seeds. A world is decided
-when all other methods have {FEWEST} seeds. PONN-DR chooses its settings by itself, from the same rows. Values and
-accuracies are in points: hundredths of the reward's range, and of the test rows in which the best action is taken. ±
-is the 95 % half-width over seeds. A difference is PONN-DR minus the method, paired over the seeds that both finished,
-with the p-value of Student's paired test. PONN-DR is *best* where its mean is not lower, *tied* where the interval of
-the difference contains 0 and at most {TIED:g} points are missing, else *beaten*. Seconds are of processor time on one
-core, tuning included; memory is the most that the process held, libraries included.
+PONN-DR's own value over seeds is above {USUAL_SPREAD} points. Its mean then rests on fewer seeds, until everyone is
+asked for (`make peers EVERYONE=yes`). A world is decided when all other methods have {FEWEST} seeds. PONN-DR chooses
+its settings by itself, from the same rows. Values and accuracies are in points: hundredths of the reward's range, and
+of the test rows in which the best action is taken. ± is the 95 % half-width over seeds. A difference is PONN-DR minus
+the method, paired over the seeds that both finished, with the p-value of Student's paired test. PONN-DR is *best*
+where its mean is not lower, *tied* where the interval of the difference contains 0 and at most {TIED:g} points are
+missing, else *beaten*. Seconds are of processor time on one core, tuning included; memory is the most that the
+process held, libraries included.
 """
 
 
@@ -284,7 +285,7 @@ def accuracy_lines(worlds: Mapping[str, Any]) -> list[str]:
 
 
 def cost_lines(worlds: Mapping[str, Any]) -> list[str]:
-    """Processor time of PONN-DR on the UCI logs; on two cores folds run side by side."""
+    """Processor time of PONN-DR on the UCI logs; on two cores kinds of models are fitted side by side."""
     own = {name: worlds[name]["methods"].get(OURS, {}).get("cpu_seconds") for name in UCI if name in worlds}
     told = ", ".join(f"{name} {seconds:.0f}" for name, seconds in own.items() if seconds is not None)
     return [f"- Seconds of PONN-DR on one core (wanted: {MOST_SECONDS} on two): {told}."] if told else []

@@ -50,7 +50,7 @@ def ours(name: str, *trials: Trial) -> Contender:
 
 
 METHODS: dict[str, Contender] = {
-    "ponn-dr": Contender("", "run_ponn.py", "ponn-dr", edition=4),
+    "ponn-dr": Contender("", "run_ponn.py", "ponn-dr", edition=5),
     "ponn-b": ours("ponn-b", *({**RELU, **one} for one in all_of(lambda1=(0.03, 0.06, 0.2), l2=STRENGTHS))),
     "ponn": ours("ponn", *({**RELU, **one} for one in all_of(l2=(3e-4, 1e-3, 1e-2), learning_rate=(1e-3, 3e-3)))),
     "banditnet": ours("banditnet", *({**RELU, **one} for one in all_of(baseline=(0.0, 0.3, 0.6), l2=STRENGTHS))),

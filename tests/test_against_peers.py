@@ -299,6 +299,25 @@ def test_methods_that_were_given_up_are_left_out_on_later_seeds(plan):
         assert left_out == len(values) - len(expected)
 
 
+@pytest.mark.parametrize("everyone", [False, True])
+def test_who_was_given_up_is_run_where_everyone_is_asked_for(plan, monkeypatch, everyone):
+    for method, value in (("ponn-dr", 0.9), ("poem", 0.1)):
+        told = {"space": against_peers.space(Task(WORLD, 0, method), True)}
+        against_peers.append(plan.folder, line(method, 0, value) | told)
+    monkeypatch.setattr(against_peers, "run_elsewhere", lambda *asked: {"failed": "by order"})
+    task = Task(WORLD, 1, "poem")
+    against_peers.run_all(plan, [task], workers=1, everyone=everyone)
+    assert (task in against_peers.kept(plan.folder, [WORLD], quick=True)) is everyone
+
+
+def test_who_has_as_many_seeds_as_are_asked_for_was_not_given_up():
+    """PONN-DR has more on the paper's tables."""
+    own = {seed: line("ponn-dr", seed, 0.9) for seed in range(25)}
+    behind = {seed: line("poem", seed, 0.2) for seed in range(leaderboard.FEWEST)}
+    assert not leaderboard.told_of(own, behind)["given_up"]
+    assert leaderboard.told_of(own, {seed: behind[seed] for seed in range(9)})["given_up"]
+
+
 def test_a_method_comes_back_where_later_seeds_show_that_logs_differ_much(plan):
     """PONN-DR is steady on the first seeds and not on the third, which is there before the method's own."""
     for method, *values in (("ponn-dr", 0.9, 0.9, 0.7), ("poem", 0.84, 0.84)):
@@ -346,7 +365,7 @@ def test_runs_are_judged_by_the_truth_and_kept(plan, monkeypatch):
 
     monkeypatch.setattr(against_peers, "run_elsewhere", best_actions)
     tasks = [Task(WORLD, 1000, method) for method in ("poem", "lr-l1", *peer_space.STANDING)]
-    against_peers.run_all(plan, tasks, workers=1)
+    against_peers.run_all(plan, tasks, workers=1, everyone=False)
     found = against_peers.kept(plan.folder, [WORLD], quick=True)
     assert found[tasks[0]]["failed"] == "by order"
     assert found[tasks[1]]["accuracy"] == 1.0

@@ -1,9 +1,14 @@
 """Reward models: calibration and shares against known answers, honesty of the folds, actions that are hardly there."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from ponn.inference import sigmoid
+from ponn import stacking
+from ponn.heads import fit_heads, taken_share
+from ponn.inference import sigmoid, softmax
+from ponn.pieces import Pieces
 from ponn.settings import settings_of
 from ponn.stacking import (
     COMPONENTS,
@@ -13,12 +18,14 @@ from ponn.stacking import (
     Rows,
     calibrated,
     cross_fit,
+    fit_kind,
     growth,
     likeliest_shares,
     log_odds,
     logistic_losses,
     mean_loss,
     mixture,
+    network_rewards,
     stacked,
     together,
     union,
@@ -293,13 +300,46 @@ def test_very_many_columns_get_no_components():
     assert with_components(X, X)[1] is X
 
 
+def test_the_share_network_is_the_mean_of_one_that_reads_columns_and_one_that_reads_their_pieces_too(monkeypatch):
+    given = part(rows())
+    pieces, epochs = Pieces.of(given.seen.X, 180), SMALL.epochs
+    both = [network_rewards(given, taken_share, softmax, epochs, read) for read in (np.asarray, pieces.beside)]
+    assert not np.allclose(*both, atol=1e-3)
+    np.testing.assert_allclose(MEMBERS["share network"](given, {}), np.mean(both, axis=0), rtol=1e-9)
+    plain = given.seen.X > 0  # two values each, so there are no pieces
+    given = given._replace(seen=replace(given.seen, X=plain.astype(np.float32)), X_new=plain.astype(np.float32))
+    alone, trained = network_rewards(given, taken_share, softmax, epochs), []
+    monkeypatch.setattr(stacking, "fit_heads", lambda *lesson: trained.append(1) or fit_heads(*lesson))
+    assert np.array_equal(MEMBERS["share network"](given, {}), alone)
+    assert len(trained) == 1
+
+
+def test_a_network_reads_new_rows_block_by_block_as_it_would_all_at_once(monkeypatch):
+    given = part(rows())
+    whole, read = network_rewards(given, taken_share, softmax, 1), []
+    monkeypatch.setattr(stacking, "EVALUATED_ROWS", 7)
+    found = network_rewards(given, taken_share, softmax, 1, lambda X: read.append(len(X)) or X)
+    np.testing.assert_allclose(found, whole, rtol=1e-5)
+    assert read == [180, *[7] * 25, 5]
+
+
 def test_losses_are_those_of_the_formula():
     q, R = np.array([0.2, 0.9, 0.0]), np.array([0.0, 0.3, 1.0])
     expected = [-np.log(0.8), -0.3 * np.log(0.9) - 0.7 * np.log(0.1), -np.log(1e-3)]
     np.testing.assert_allclose(logistic_losses(q, R), expected)
 
 
-def test_folds_in_processes_give_the_same():
-    parts = [part(rows(), seed=seed) for seed in range(2)]
-    for one, two in zip(cross_fit(parts, ["linear"], 1), cross_fit(parts, ["linear"], 2), strict=True):
-        assert np.array_equal(one["linear"], two["linear"])
+def test_kinds_in_processes_give_the_same_and_learn_from_the_teachers_of_their_own_part():
+    given, fold, told = rows(), np.arange(180) % 2, []
+    parts = [
+        Part(given.take(fold != number), given.X, np.flatnonzero(fold != number), np.ones((3, 4), bool), number, SMALL)
+        for number in range(2)
+    ]
+    kinds = ["forest", "share network", "share forest"]
+    alone = cross_fit(parts, kinds, 1, lambda *said: told.append(said))
+    assert told == [(done, 6) for done in range(1, 7)]
+    for one, two, given_part in zip(alone, cross_fit(parts, kinds, 2), parts, strict=True):
+        assert list(one) == list(two) == kinds
+        for name in kinds:
+            assert np.array_equal(one[name], two[name])
+        assert np.array_equal(one["share forest"], fit_kind(given_part, "share forest", one))

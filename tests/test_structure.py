@@ -16,7 +16,7 @@ ORDER = (
     *("inference", "trees", "similar", "models", "reasons", "policy", "scoring"),
     *("network", "objective", "checkpoint", "team", "train", "many"),
     *("reward", "evaluation", "confounding", "subgroups", "worth", "forests", "partition"),
-    *("heads", "scores", "stacking", "robust", "learners", "learning"),
+    *("heads", "scores", "pieces", "stacking", "robust", "learners", "learning"),
     *("holdout", "surrogate", "findings", "glossary", "markup"),
     *("report_worth", "report_log", "report_policy", "report"),
     *("logistic", "shard_steps", "shard_training", "trainers", "shard_learning"),

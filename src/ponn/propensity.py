@@ -205,10 +205,15 @@ def fit_predict(
 
 
 def fit_converges(model: Any, *rows: np.ndarray) -> bool:
-    """Fit a scikit-learn model to rows; did its solver come to an end? Other warnings stay warnings."""
-    from sklearn.exceptions import ConvergenceWarning
+    """Fit a scikit-learn model to rows; did its solver come to an end? Other warnings stay warnings.
 
-    with warnings.catch_warnings(record=True) as caught:
+    Products in one thread: with two, Newton's method took 11.9 seconds instead of 4.4 on a quiet machine of two cores
+    (2,676 rows, 80 columns, 10 actions, five folds).
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(*rows)
     stopped = [one for one in caught if issubclass(one.category, ConvergenceWarning)]

@@ -45,9 +45,10 @@ from ponn.stacking import (
     Stack,
     cross_fit,
     each_in_a_process,
-    fit_part,
+    fit_kinds,
     logistic_losses,
     mixture,
+    piece_of_work,
     plan_of,
     stacked,
     tensor,
@@ -315,7 +316,7 @@ def screened(
     parts = [
         part_of(small, number, under(by_fold[number], option), ground.rows.X[rows]) for number, rows in held.items()
     ]
-    found = cross_fit(parts, SCREENED, workers)
+    found = each_in_a_process(fit_kinds, [(part, SCREENED) for part in parts], workers)
     return [
         {name: Q[np.arange(len(rows)), ground.rows.A[rows]] for name, Q in one.items()}
         for rows, one in zip(held.values(), found, strict=True)
@@ -391,13 +392,13 @@ def fit_stack(ground: Ground, chosen: Selection, drawn: np.ndarray, workers: int
     rows, fold = ground.rows, ground.fold
     parts = [part_of(ground, number, one, rows.X) for number, one in enumerate(chosen.by_fold)]
     total = len(parts) + ENSEMBLE
-    first, held = fit_part(parts[0], list(MEMBERS)), np.flatnonzero(fold == 0)
+    first, held = cross_fit(parts[:1], list(MEMBERS), workers)[0], np.flatnonzero(fold == 0)
     told(1, total)
     kinds = worthwhile({name: one[held] for name, one in first.items()}, rows.take(held))
-    others = cross_fit(parts[1:], kinds, workers, lambda done, _: told(done + 1, total))
+    others = cross_fit(parts[1:], kinds, workers, piece_of_work(told, 1, len(parts) - 1, total))
     mixed, honest = stacked(rows, fold, [{name: first[name] for name in kinds}, *others])
     again = [whole_part(ground, number, chosen.whole, drawn) for number in range(ENSEMBLE)]
-    found = cross_fit(again, with_teachers(mixed.shares), workers, lambda done, _: told(len(parts) + done, total))
+    found = cross_fit(again, with_teachers(mixed.shares), workers, piece_of_work(told, len(parts), ENSEMBLE, total))
     return Stack(honest, mixed(together(found)), mixed.shares, mixed.losses)
 
 

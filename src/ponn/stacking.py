@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from ponn.forests import Growth, grow, seed_of
-from ponn.heads import Losses, Plan, fit_heads, taken_reward, taken_share
+from ponn.heads import EVALUATED_ROWS, Losses, Plan, fit_heads, taken_reward, taken_share
 from ponn.inference import sigmoid, softmax
+from ponn.pieces import Pieces
 from ponn.reward import fit_one_action, fit_ridge
 from ponn.settings import Settings
 
@@ -84,6 +85,7 @@ class Part(NamedTuple):
 
 TakenLoss = Callable[[Tensor, Tensor, Tensor], Losses]
 Predictions = Mapping[str, np.ndarray]  # of kinds fitted before, for X_new: [m, k] each
+Reading = Callable[[np.ndarray], np.ndarray]  # columns [n, D] to inputs of a network [n, inputs]
 Member = Callable[[Part, Predictions], np.ndarray]  # predictions for X_new: [m, k]
 
 
@@ -148,9 +150,8 @@ def boosting(part: Part, before: Predictions) -> np.ndarray:
 
 
 def boosted(part: Part, shape: dict[str, Any]) -> np.ndarray:
-    """Predictions of each action's boosted trees; one thread, as sums must not depend on how many there are."""
+    """Predictions of each action's boosted trees."""
     from sklearn.ensemble import HistGradientBoostingRegressor
-    from threadpoolctl import threadpool_limits
 
     fixed = {**shape, "min_samples_leaf": BOOSTED_LEAF, "early_stopping": False}
 
@@ -158,8 +159,7 @@ def boosted(part: Part, shape: dict[str, Any]) -> np.ndarray:
         model = HistGradientBoostingRegressor(**fixed, random_state=seed_of(part.seed, a))
         return np.asarray(model.fit(X, R, sample_weight=weight).predict(X_new))
 
-    with threadpool_limits(1, user_api="openmp"):
-        return by_action(in_bins(part), one)
+    return by_action(in_bins(part), one)
 
 
 def in_bins(part: Part) -> Part:
@@ -204,8 +204,14 @@ def reward_heads(part: Part, before: Predictions) -> np.ndarray:
 
 
 def share_heads(part: Part, before: Predictions) -> np.ndarray:
-    """The same with rewards that share one unit: the better where at most one action is right, else given no share."""
-    return network_rewards(part, taken_share, softmax, part.settings.epochs)
+    """The same with rewards that share one unit: the better where at most one action is right, else given no share.
+
+    The mean of two networks, of which one reads the pieces of the columns beside them.
+    """
+    pieces = Pieces.of(part.seen.X[:, union(part.f)], len(part.X_new))
+    readings = (np.asarray, pieces.beside) if len(pieces) else (np.asarray,)
+    r = [network_rewards(part, taken_share, softmax, part.settings.epochs, read) for read in readings]
+    return np.asarray(np.mean(r, axis=0))
 
 
 def brief_heads(part: Part, before: Predictions) -> np.ndarray:
@@ -218,19 +224,22 @@ def logistic_link(S: np.ndarray) -> np.ndarray:
     return sigmoid(S.astype(float))
 
 
-def network_rewards(part: Part, loss: TakenLoss, link: Callable[[np.ndarray], np.ndarray], epochs: int) -> np.ndarray:
-    """Predictions of a network."""
+def network_rewards(
+    part: Part, loss: TakenLoss, link: Callable[[np.ndarray], np.ndarray], epochs: int, read: Reading = np.asarray
+) -> np.ndarray:
+    """Predictions of a network; read: what it makes of its columns, of new rows block by block, as pieces take room."""
     rows, columns = part.seen, union(part.f)
     A, R = torch.tensor(rows.A.astype(np.int64)), tensor(rows.R)
     network = fit_heads(
-        tensor(rows.X[:, columns]),
+        tensor(read(rows.X[:, columns])),
         rows.k,
         lambda S, chosen: loss(S, A[chosen], R[chosen]),
         tensor(rows.weight),
         replace(plan_of(part.settings, part.seed), epochs=epochs),
     )
     with torch.inference_mode():
-        S = network.scores(tensor(part.X_new[:, columns])).numpy()
+        blocks = np.array_split(part.X_new, range(EVALUATED_ROWS, len(part.X_new), EVALUATED_ROWS))
+        S = np.concatenate([network.scores(tensor(read(block[:, columns]))).numpy() for block in blocks])
     never = np.bincount(rows.A, minlength=rows.k) == 0
     return np.where(never, 0.0, link(S))
 
@@ -351,8 +360,43 @@ class Stack:
 def cross_fit(
     parts: Sequence[Part], members: Sequence[str], workers: int, told: Counted | None = None
 ) -> list[dict[str, np.ndarray]]:
-    """Predictions of every kind for X_new of every part."""
-    return each_in_a_process(fit_part, [(part, members) for part in parts], workers, told)
+    """Predictions of every kind for X_new of every part; kinds that learn from others are fitted after them.
+
+    A kind in a part is a task of its own, so that processes wait less for each other.
+    """
+    found: list[dict[str, np.ndarray]] = [{} for _ in parts]
+    for taught in (False, True):
+        kinds = [name for name in members if (name in TEACHERS) is taught]
+        places = [(number, name) for number in range(len(parts)) for name in kinds]
+        tasks = [(parts[number], name, said_by_teachers(found[number], name)) for number, name in places]
+        counted = told and piece_of_work(told, sum(map(len, found)), len(tasks), len(parts) * len(members))
+        answers = each_in_a_process(fit_kind, tasks, workers, counted)
+        for (number, name), Q in zip(places, answers, strict=True):
+            found[number][name] = Q
+    return found
+
+
+def piece_of_work(told: Counted, start: int, size: int, total: int) -> Counted:
+    """Tells of work that counts as `size` of `total` and begins at `start`."""
+    return lambda done, of: told(start + size * done // of, total)
+
+
+def said_by_teachers(found: Predictions, kind: str) -> Predictions:
+    """What the kinds say that a kind learns from."""
+    return {name: found[name] for name in TEACHERS.get(kind, ())}
+
+
+def fit_kinds(part: Part, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Predictions of some kinds that nobody teaches, in one task: for quick ones."""
+    return {name: fit_kind(part, name, {}) for name in names}
+
+
+def fit_kind(part: Part, name: str, before: Predictions) -> np.ndarray:
+    """Predictions of one kind of model; one thread, as sums must not depend on how many there are."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        return MEMBERS[name](part, before)
 
 
 def each_in_a_process(
@@ -377,7 +421,7 @@ def answers_in_order(function: Callable[..., Found], tasks: Sequence[tuple[Any, 
         return (function(*task) for task in tasks)
     from joblib import Parallel, delayed
 
-    processes = Parallel(n_jobs=workers, backend="loky", return_as="generator")
+    processes = Parallel(n_jobs=workers, backend="loky", return_as="generator", batch_size=1)
     found: Iterable[Found] = processes(delayed(function)(*task) for task in tasks)
     return found
 
@@ -393,14 +437,6 @@ def with_teachers(kinds: Collection[str]) -> list[str]:
     """These kinds and those that they learn from, in the order in which they are fitted."""
     wanted = {teacher for name in kinds for teacher in (name, *TEACHERS.get(name, ()))}
     return [name for name in MEMBERS if name in wanted]
-
-
-def fit_part(part: Part, members: Sequence[str]) -> dict[str, np.ndarray]:
-    """Predictions of every kind of model for one fold's task."""
-    found: dict[str, np.ndarray] = {}
-    for name in members:
-        found[name] = MEMBERS[name](part, found)
-    return found
 
 
 @dataclass(frozen=True, eq=False)

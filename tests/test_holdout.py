@@ -45,7 +45,7 @@ def test_a_clearly_better_policy_is_called_better(world, outcome):
 
 def test_the_json_has_the_shape_of_the_contract(outcome):
     told = outcome.as_json()
-    assert set(told["value"]) == {"policy", "logging", "best_fixed"}
+    assert set(told["value"]) == {"policy", "logging", "best_fixed", "drawn"}
     for one in told["value"].values():
         assert {"value", "low", "high", "n", "ess", "estimator", "level"} <= set(one)
     assert told["value"]["best_fixed"]["action"] in outcome.policy.actions
@@ -261,7 +261,34 @@ def test_a_fully_supported_policy_has_no_safer_one(world, outcome):
     assert outcome.worth.unsupported == 0
     assert outcome.worth.supported_only is None
     drawn = worth(ponn.Sampled(outcome.policy), world.log)
-    assert (drawn.unsupported, drawn.supported_only) == (None, None)
+    assert (drawn.unsupported, drawn.variants) == (None, {})
+
+
+def test_drawing_from_the_policy_is_valued_beside_its_recommendations(world, outcome, monkeypatch):
+    kept = world.log.take(world.log.split_rows(0.7, 1)[1])
+    assert outcome.value["drawn"] == evaluate(ponn.Sampled(outcome.policy), kept, seed=1)
+    assert outcome.value["drawn"].ess > outcome.value["policy"].ess
+    monkeypatch.setattr("ponn.evaluation.BOOTSTRAPS", 5)
+    how = {"interval": "bootstrap", "corrections": nuisances(kept)}
+    said = worth(outcome.policy, kept, **how)
+    assert said.drawn == evaluate(ponn.Sampled(outcome.policy), kept, **how)
+    assert said.policy == evaluate(outcome.policy, kept, **how)
+
+
+def test_draws_are_not_valued_where_they_are_the_recommendations_or_where_the_log_lacks_an_action(world, outcome):
+    sure = ponn.learn(world.log.take(np.arange(1_500)), "direct-forest", trees=5, seed=0)
+    assert worth(sure, world.log.take(np.arange(1_500, 3_000))).variants == {}
+    rest = world.log.take(world.log.split_rows(0.7, 1)[1])
+    fewer = rest.take(np.flatnonzero(rest.A != least_recommended(outcome.policy, rest)))
+    narrow = ponn.read_log(fewer.table, action="action", reward="reward")
+    easy = narrow.take(np.flatnonzero(np.isin(outcome.policy.predict(narrow), narrow.actions)))
+    assert len(narrow.actions) == 2
+    assert worth(outcome.policy, easy, allow_low_overlap=True).drawn is None
+
+
+def least_recommended(policy, log) -> int:
+    labels = policy.predict(log)
+    return int(np.argmin([np.sum(labels == one) for one in log.actions]))
 
 
 def test_a_better_policy_says_what_would_overturn_it(outcome):

@@ -168,7 +168,7 @@ def test_the_numbers_are_those_of_the_library():
     for one in found.worth.doubted:
         assert one == ponn.hidden_confounding(made.policy, rows, one.gamma, corrections=fitted)
         assert f"<td class='number'>{figures(one.gamma)}</td><td class='number'>{figures(one.value.least)}</td>" in text
-    for name in ("policy", "logging", "verdict", "unsupported", "supported_only"):
+    for name in ("policy", "logging", "verdict", "unsupported", "supported_only", "drawn"):
         assert getattr(found.worth, name) == getattr(made.worth, name)
     recommended = np.mean(made.policy.predict(rows) == "go")
     assert found.shares["go"] == pytest.approx((recommended, np.mean(rows.A == rows.actions.index("go"))))
@@ -246,6 +246,11 @@ def test_every_kind_of_method_has_a_report(method):
     assert ("Loss per epoch" in text) == (method in ("ponn-b", "mlp-l1"))
     assert ("does not select features" in text) == (method != "ponn-b")
     assert f"Method {method}" in "".join(page.text)
+    drawn = made.worth.drawn
+    assert (drawn is not None) == (method in ("ponn-b", "logging"))
+    assert ("Drawing goes on learning" in text) == (drawn is not None)
+    assert drawn is None or f"the most probable one, it is worth {told(drawn)}." in text
+    assert ("<td>this policy, actions drawn</td>" in text) == (drawn is not None)
 
 
 def test_hostile_names_are_shown_and_do_nothing():

@@ -347,7 +347,7 @@ def check_interval(interval: str) -> None:
 
 def worth_on_disk(found: Comparison, practice: str, rows: int) -> Worth:
     """Value and verdict; the rest is not known of logs on disk."""
-    return Worth(rows, found.values[POLICY], found.values[practice], found.verdicts[POLICY], None, None, None, None, ())
+    return Worth(rows, found.values[POLICY], found.values[practice], found.verdicts[POLICY])
 
 
 def refused(found: Estimate, allow_low_overlap: bool) -> Estimate:

@@ -17,7 +17,7 @@ from ponn.command_options import (
 from ponn.commands_policy import print_policy
 from ponn.errors import PonnError
 from ponn.terminal import console, learning_progress, print_passes
-from ponn.value_tables import SUPPORTED_ONLY, print_doubts, subgroup_table, value_table
+from ponn.value_tables import VARIANTS, print_doubts, subgroup_table, value_table
 
 if TYPE_CHECKING:
     from ponn.holdout import Contest, Outcome
@@ -132,8 +132,7 @@ def print_outcome(found: "Outcome") -> None:
 
     out = console()
     names = {"policy": "this policy", "logging": "current practice", "best_fixed": f"always {found.best_fixed}"}
-    names["supported_only"] = SUPPORTED_ONLY
-    out.print(value_table({names[name]: one for name, one in found.value.items()}))
+    out.print(value_table({(names | VARIANTS)[name]: one for name, one in found.value.items()}))
     if found.worth.subgroups is not None:
         out.print(subgroup_table(found.worth.subgroups))
     out.print(Text(str(found.verdict), style="bold"))

@@ -9,7 +9,7 @@ import click
 
 from ponn.command_options import chosen_engine, engine_options, json_option, valuing_options
 from ponn.terminal import console, learning_progress, scoring_progress
-from ponn.value_tables import SUPPORTED_ONLY, print_doubts, subgroup_table, value_table
+from ponn.value_tables import VARIANTS, print_doubts, subgroup_table, value_table
 
 if TYPE_CHECKING:
     from ponn.policy import Policy
@@ -156,9 +156,7 @@ def print_worth(found: "Worth", asked_for_gamma: bool) -> None:
     """What a policy is worth, for people."""
     out = console()
     values = {"this policy": found.policy, "current practice": found.logging}
-    if found.supported_only is not None:
-        values[SUPPORTED_ONLY] = found.supported_only
-    out.print(value_table(values))
+    out.print(value_table(values | {VARIANTS[name]: one for name, one in found.variants.items()}))
     if found.subgroups is not None:
         out.print(subgroup_table(found.subgroups))
     out.print(str(found.verdict), markup=False)

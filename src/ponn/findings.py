@@ -47,7 +47,7 @@ CALIBRATION_BINS, CALIBRATION_ROWS = 10, 20  # at most so many bins, of at least
 Say = Callable[[str], Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Reported(Worth):
     """What `ponn learn` and `ponn evaluate` say of a policy's worth, and what the report alone says beside it."""
 

@@ -43,7 +43,7 @@ class Outcome:
     """A policy, and what it is worth on rows it never saw beside current practice and the best single action."""
 
     policy: Policy
-    value: Mapping[str, Estimate]  # of "policy", "logging", "best_fixed" and, where it differs, "supported_only"
+    value: Mapping[str, Estimate]  # of "policy", "logging", "best_fixed" and the variants of `Worth`
     best_fixed: Any  # the action
     over_best_fixed: Estimate  # the paired gain over giving everyone that action: above 0 is good, also with minimize
     worth: Worth
@@ -113,10 +113,8 @@ def valued(policy: Policy, best_fixed: Any, kept: Log, level: float, seed: int, 
     found = worth(policy, kept, level=level, by=by, allow_low_overlap=True, corrections=fitted, seed=seed)
     asked, fixed = Asked(level=level, seed=seed), scored(FixedAction(best_fixed), kept, fitted)
     value = {"policy": found.policy, "logging": found.logging, BEST_FIXED: value_of(fixed, asked)}
-    if found.supported_only is not None:
-        value["supported_only"] = found.supported_only
     over_fixed = gain_over(scored(policy, kept, fitted), fixed, asked)
-    return Outcome(policy, value, best_fixed, over_fixed, found, kept, fitted)
+    return Outcome(policy, value | found.variants, best_fixed, over_fixed, found, kept, fitted)
 
 
 def best_fixed_action(log: Log) -> Any:

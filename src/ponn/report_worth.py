@@ -17,6 +17,7 @@ from ponn.glossary import ABOUT_ESTIMATORS
 from ponn.intervals import Estimate, percent, told_over_fixed
 from ponn.markup import Html, columns_of, cut_told, each, figure, figures, name, table
 from ponn.subgroups import Subgroup
+from ponn.value_tables import VARIANTS
 
 LINE_HEIGHT = 220  # pixels of a line chart
 NOT_TRUSTED = Html("<span class='doubt'>not trusted</span>")
@@ -89,6 +90,11 @@ def difference_told(worth: Reported) -> str:
         sentences.append(
             f"Restricted to actions that the log supports, the policy is worth {told(worth.supported_only)}."
         )
+    if worth.drawn is not None:
+        sentences.append(
+            "If actions are drawn from its probabilities instead of taking the most probable one, it is worth "
+            f"{told(worth.drawn)}. Drawing goes on learning about the other actions; the difference is its price."
+        )
     return each("p", sentences)
 
 
@@ -97,9 +103,7 @@ def values_by_policy(worth: Reported) -> dict[str, Estimate]:
     values = {"this policy": worth.policy, "current practice": worth.logging}
     if worth.fixed is not None:
         values[f"always {shortened(worth.fixed_action)}"] = worth.fixed
-    if worth.supported_only is not None:
-        values["this policy, supported actions only"] = worth.supported_only
-    return values
+    return values | {VARIANTS[name]: one for name, one in worth.variants.items()}
 
 
 VALUE_COLUMNS = ("", "#value", "#low", "#high", "#effective rows", "")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ponn.subgroups import Subgroups
     from ponn.worth import Worth
 
-SUPPORTED_ONLY = "this policy, supported actions only"
+VARIANTS = {"supported_only": "this policy, supported actions only", "drawn": "this policy, actions drawn"}
 
 
 def value_table(values: "Mapping[str, Estimate]", title: str = "On rows kept aside") -> "Table":

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 
 from ponn.confounding import HiddenConfounding, doubted
 from ponn.evaluation import (
     Asked,
     Nuisances,
+    Sampled,
+    Scored,
     SupportedOnly,
     Valued,
     check_options,
@@ -39,21 +42,27 @@ class Worth:
     policy: Estimate
     logging: Estimate
     verdict: Verdict
-    unsupported: int | None  # rows whose recommended action the log does not support; None: not known
-    supported_only: Estimate | None  # of the policy that takes supported actions only, where that differs
-    sensitivity: HiddenConfounding | None  # where it was asked for, or the verdict is "better"
-    subgroups: Subgroups | None  # where they were asked for
-    notes: tuple[str, ...]  # what reading the log and fitting the corrections changed or found odd
+    unsupported: int | None = None  # rows whose recommended action the log does not support; None: not known
+    supported_only: Estimate | None = None  # of the policy that takes supported actions only, where that differs
+    drawn: Estimate | None = None  # of actions drawn from the policy's probabilities, where that differs
+    sensitivity: HiddenConfounding | None = None  # where it was asked for, or the verdict is "better"
+    subgroups: Subgroups | None = None  # where they were asked for
+    notes: tuple[str, ...] = ()  # what reading the log and fitting the corrections changed or found odd
 
     def as_json(self) -> dict[str, Any]:
         """In plain values, in the shape that `ponn evaluate --json` prints."""
         told = estimate_json(self.policy) | {"logging": estimate_json(self.logging)}
         told |= {"verdict": self.verdict.kind, "rows_needed": self.verdict.rows_needed} | self.doubts_json()
-        if self.supported_only is not None:
-            told["supported_only"] = estimate_json(self.supported_only)
+        told |= {name: estimate_json(one) for name, one in self.variants.items()}
         if self.subgroups is not None:
             told["subgroups"] = self.subgroups.as_json()
         return told | {"notes": list(self.notes)}
+
+    @property
+    def variants(self) -> dict[str, Estimate]:
+        """Values of other ways to follow the policy, by name, where they differ from its recommendations."""
+        found = {"supported_only": self.supported_only, "drawn": self.drawn}
+        return {name: one for name, one in found.items() if one is not None}
 
     def doubts_json(self) -> dict[str, Any]:
         """The difference to current practice, support and sensitivity in plain values."""
@@ -94,25 +103,43 @@ def worth(
     fitted = corrections or nuisances(log, settings, seed=seed)
     asked = Asked(estimator, level, interval, None, seed)
     unsupported = unsupported_rows(policy, log)
-    sides = [scored(policy, log, fitted)]
-    if isinstance(policy, Policy) and unsupported:
-        sides.append(scored(SupportedOnly(policy), log, fitted))
-    again = replicates(sides, asked).T if interval == "bootstrap" else None  # once for all that is said below
-    values = [value_of(side, asked, None if again is None else again[j]) for j, side in enumerate(sides)]
-    if not values[0].trusted and not allow_low_overlap:
-        raise LowOverlap(values[0])
-    verdict = judged(sides[0], asked, None if again is None else again[0] - again[-1])
+    side = scored(policy, log, fitted)
+    variants = variants_of(policy, side, unsupported) if isinstance(policy, Policy) else {}
+    again = replicates([side, *variants.values()], asked).T if interval == "bootstrap" else None  # once for all below
+    value = value_of(side, asked, None if again is None else again[0])
+    if not value.trusted and not allow_low_overlap:
+        raise LowOverlap(value)
+    verdict = judged(side, asked, None if again is None else again[0] - again[-1])
+    others = {
+        name: value_of(one, asked, None if again is None else again[j])
+        for j, (name, one) in enumerate(variants.items(), 1)
+    }
     return Worth(
         rows=len(log),
-        policy=values[0],
+        policy=value,
         logging=practice_on(log, level),
         verdict=verdict,
         unsupported=unsupported,
-        supported_only=values[1] if len(values) > 1 else None,
-        sensitivity=doubted(sides[0], gamma or GAMMA, asked) if gamma or verdict.kind == "better" else None,
-        subgroups=by_level(sides[0], levels, asked) if levels else None,
+        supported_only=others.get("supported_only"),
+        drawn=others.get("drawn"),
+        sensitivity=doubted(side, gamma or GAMMA, asked) if gamma or verdict.kind == "better" else None,
+        subgroups=by_level(side, levels, asked) if levels else None,
         notes=(*log.notes, *fitted.notes),
     )
+
+
+def variants_of(policy: Policy, side: Scored, unsupported: int | None) -> dict[str, Scored]:
+    """Other ways to follow a policy that differ from its recommendations on these rows, by name as in `Worth`.
+
+    Draws may take any of the policy's actions, so they have no value on a log that lacks one.
+    """
+    found = {}
+    if unsupported:
+        found["supported_only"] = scored(SupportedOnly(policy), side.log, side.fitted)
+    if set(policy.actions) <= set(side.log.actions):
+        drawn = scored(Sampled(policy), side.log, side.fitted)
+        found |= {} if np.array_equal(drawn.h, side.h) else {"drawn": drawn}
+    return found
 
 
 def unsupported_rows(policy: Valued, log: Log) -> int | None:

@@ -104,7 +104,7 @@ def one_run(task: Task, plan: Plan, world: World, rows: dict[str, np.ndarray], s
     with tempfile.TemporaryDirectory() as folder:
         found = run_elsewhere(task, plan, stored, Path(folder))
     actions = found.pop("actions", None)
-    return told | found | ({} if actions is None else judged(world, np.array(actions)))
+    return told | found | ({} if actions is None else judged(world, rows, np.array(actions)))
 
 
 def run_elsewhere(task: Task, plan: Plan, stored: Path, folder: Path) -> dict[str, Any]:
@@ -141,33 +141,42 @@ def python_of(one: Contender) -> Path:
     return HOMES / one.home / "bin" / "python" if one.home else Path(sys.executable)
 
 
-def judged(world: World, actions: np.ndarray) -> dict[str, Any]:
+def judged(world: World, rows: dict[str, np.ndarray], actions: np.ndarray) -> dict[str, Any]:
     """A policy that takes these actions in the test rows, by the truth; by IPS where only a trial is known."""
     test, k = world.part("test"), world.propensities.shape[1]
     h = np.eye(k)[actions]
     if np.isnan(test.expected).any():
-        return by_trial(test, h)
+        return by_trial(test, h, np.eye(k)[np.full(len(h), best_fixed_action(rows))])
     best = test.value(np.eye(k)[test.best])
     return {"value": test.value(h), "accuracy": test.accuracy(h), "best_value": best}
 
 
-def by_trial(test: World, h: np.ndarray) -> dict[str, Any]:
-    """Value by IPS with the trial's own probabilities, and its standard error; nobody knows the best action."""
+def by_trial(test: World, h: np.ndarray, fixed: np.ndarray) -> dict[str, Any]:
+    """Value by IPS with the trial's own probabilities, its standard error, and that of the gain over one action for all
+    (fixed [n, k]); nobody knows the best action."""
     j = np.arange(len(h))
-    worth = h[j, test.log.A] / test.propensities[j, test.log.A] * test.log.R
-    return {"value": float(worth.mean()), "error": float(worth.std() / np.sqrt(len(worth))), "accuracy": None}
+    worth, simple = (one[j, test.log.A] / test.propensities[j, test.log.A] * test.log.R for one in (h, fixed))
+    error, paired = (float(one.std() / np.sqrt(len(one))) for one in (worth, worth - simple))
+    return {"value": float(worth.mean()), "error": error, "error_of_gain": paired, "accuracy": None}
+
+
+def best_fixed_action(rows: dict[str, np.ndarray]) -> int:
+    """The action that is best for all by the rows learned from."""
+    A, R, p, both = (rows[one] for one in ("A", "R", "p", "both"))
+    w = 1 / p[both]
+    value = [np.average(R[both][A[both] == a], weights=w[A[both] == a]) for a in range(int(rows["k"]))]
+    return int(np.argmax(value))
 
 
 def standing(name: str, world: World, rows: dict[str, np.ndarray]) -> dict[str, Any]:
     """Current practice, or the action that is best for all by the rows learned from."""
-    A, R, p, both = (rows[one] for one in ("A", "R", "p", "both"))
     test = world.part("test")
     if name == BEST_FIXED:
-        w = 1 / p[both]
-        value = [np.average(R[both][A[both] == a], weights=w[A[both] == a]) for a in range(int(rows["k"]))]
-        return judged(world, np.full(len(test.log), int(np.argmax(value)))) | {"chosen": int(np.argmax(value))}
+        chosen = best_fixed_action(rows)
+        return judged(world, rows, np.full(len(test.log), chosen)) | {"chosen": chosen}
     if np.isnan(test.expected).any():  # the rows learned from are current practice
-        return {"value": float(R[both].mean()), "error": float(R[both].std() / np.sqrt(len(both))), "accuracy": None}
+        R = rows["R"][rows["both"]]
+        return {"value": float(R.mean()), "error": float(R.std() / np.sqrt(len(R))), "accuracy": None}
     return {"value": test.value(test.propensities), "accuracy": test.accuracy(test.propensities)}
 
 

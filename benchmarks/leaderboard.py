@@ -13,6 +13,7 @@ import numpy as np
 
 from peer_space import BEST_FIXED, CURRENT_PRACTICE, METHODS, OURS, STANDING
 from peer_worlds import PARAMETRIC, REAL, SIMULATED, UCI
+from peers.trials import TRIAL_SECONDS
 
 TIED = 0.5  # points
 FEWEST = 10  # seeds before a world is decided
@@ -115,10 +116,13 @@ def told_of(own: Lines, lines: Lines) -> dict[str, Any]:
     kinds = ("trials", "failed_on_all_rows")
     trials = [trial for line in lines.values() for kind in kinds for trial in line.get(kind, ())]
     found["trials"], found["trials_failed"] = len(trials), sum("failed" in trial for trial in trials)
+    found["fewest_trials"] = min((len(line["trials"]) for line in finished if "trials" in line), default=None)
     drawn = [line.get("details", {}).get("stochastic", {}) for line in finished]
-    found["stochastic"] = spread([100 * one["accuracy"] for one in drawn if one])
-    errors = [100 * line["error"] for line in finished if "error" in line]
-    return found | ({"error": mean(errors)} if errors else {})
+    found["drawn"] = {measure: spread([100 * one[measure] for one in drawn if one]) for measure in MEASURES}
+    for name in ("error", "error_of_gain"):
+        errors = [100 * line[name] for line in finished if name in line]
+        found |= {name: mean(errors)} if errors else {}
+    return found
 
 
 def summary(lines: Iterable[Line], absent: Mapping[str, str]) -> dict[str, Any]:
@@ -141,13 +145,13 @@ def verdicts(methods: Mapping[str, Any]) -> dict[str, Any]:
     """What a world says of PONN-DR; None where nothing is to be said yet."""
     others = {name: one for name, one in methods.items() if name != OURS}
     found: dict[str, Any] = {"seeds": methods.get(OURS, {"seeds": 0})["seeds"]}
+    enough = found["seeds"] >= FEWEST
     for measure in MEASURES:
         gains = {name: one[f"gain in {measure}"] for name, one in others.items()}
         said = {name: stands(others[name], gain) for name, gain in gains.items() if gain}
         found[f"beaten in {measure} by"] = [name for name, good in said.items() if good is False]
-        found[f"decided in {measure}"] = bool(said) and None not in said.values()
+        found[f"decided in {measure}"] = enough and bool(said) and None not in said.values()
     gains = [one["gain in value"] for one in others.values() if one["gain in value"]]
-    enough = found["seeds"] >= FEWEST
     found["worst"] = all(gain["mean"] < 0 for gain in gains) if gains and enough else None
     practice = others.get(CURRENT_PRACTICE, {}).get("gain in value")
     known = practice is not None and practice["half_width"] is not None and enough
@@ -194,19 +198,25 @@ PONN-DR beside ponn's other methods and the tools people use today, on the same 
 lines in `benchmarks/results/peer_runs`; nothing on this page is written by hand.
 
 How it is done: a seed is a log, a split into training, validation and test rows, and the seed of every method. All
-get the same rows, the same design columns and the same estimated propensities (EconML refuses to be given any). Each
-peer and each method tries six settings (`benchmarks/peer_space.py`), as far as half a minute of processor time goes:
-learned from training rows, valued on validation rows by the same doubly robust scores. The best learns again from
-both parts and is judged on the test rows by the truth. A method that is behind by more than one of these is not run
-on further seeds of that world ("given up"): {FAR_BEHIND}; in proportion more where the standard deviation of
-PONN-DR's own value over seeds is above {USUAL_SPREAD} points. Its mean then rests on fewer seeds, until everyone is
-asked for (`make peers EVERYONE=yes`). A world is decided when all other methods have {FEWEST} seeds. PONN-DR chooses
-its settings by itself, from the same rows. Values and accuracies are in points: hundredths of the reward's range, and
-of the test rows in which the best action is taken. ± is the 95 % half-width over seeds. A difference is PONN-DR minus
-the method, paired over the seeds that both finished, with the p-value of Student's paired test. PONN-DR is *best*
-where its mean is not lower, *tied* where the interval of the difference contains 0 and at most {TIED:g} points are
-missing, else *beaten*. Seconds are of processor time on one core, tuning included; memory is the most that the
-process held, libraries included.
+get the same rows; peers get the same design columns and propensities of Step A (EconML refuses to be given any), ponn's
+own methods read the table and estimate propensities themselves. Its networks have rectified units here, POEM does not
+clip: both are better than the paper's. Each peer and each method tries six settings (`benchmarks/peer_space.py`),
+unless {TRIAL_SECONDS} seconds of processor time are over before: learned from training rows, valued on validation rows
+by the same doubly robust scores. The best learns again from both parts and is judged on the test rows by the truth;
+PONN-DR chooses its settings by itself, from the same rows.
+
+A method that is behind by more than one of these is not run on further seeds of that world ("given up"):
+{FAR_BEHIND};
+in proportion more where the standard deviation of PONN-DR's own value over seeds is above {USUAL_SPREAD} points. Its
+mean then rests on fewer seeds, until everyone is asked for (`make peers EVERYONE=yes`). A world is decided when PONN-DR
+and all that were not given up have {FEWEST} seeds.
+
+Values and accuracies are in points: hundredths of the reward's range, and of the test rows in which the best action is
+taken. Methods take the action that seems best; what drawing from PONN-DR's stochastic policy would get stands below
+it. ± is the 95 % half-width over seeds. A difference is PONN-DR minus the method, paired over the seeds that both
+finished, with the p-value of Student's paired test. PONN-DR is *best* where its mean is not lower, *tied* where the
+interval of the difference contains 0 and at most {TIED:g} points are missing, else *beaten*. Seconds are of processor
+time on one core, tuning included; memory is the most that the process held, libraries included.
 """
 
 
@@ -279,8 +289,9 @@ def accuracy_lines(worlds: Mapping[str, Any]) -> list[str]:
             holds = "holds" if own["accuracy"]["mean"] >= wanted else "**missed**"
             few = "" if own["seeds"] >= PAPER_SEEDS else f", {PAPER_SEEDS} wanted"
             told = f"{number(own['accuracy'])} over {own['seeds']} seeds{few}; wanted {wanted:.1f}: {holds}"
-            drawn = f" Drawn from its stochastic policy: {number(own['stochastic'])}." if own["stochastic"] else ""
-            lines.append(f"- Accuracy of PONN-DR on {name}: {told}.{drawn}")
+            drawn = own["drawn"]["accuracy"]
+            told += f". Drawn from its stochastic policy: {number(drawn)}" if drawn else ""
+            lines.append(f"- Accuracy of PONN-DR on {name}: {told}.")
     return lines
 
 
@@ -348,7 +359,16 @@ def world_lines(name: str, world: Mapping[str, Any]) -> list[str]:
     order = sorted(methods, key=lambda one: -methods[one]["value"]["mean"] if methods[one]["value"] else np.inf)
     head = ("method", "seeds", "value", "accuracy", "PONN-DR gains in value", "in accuracy", "so PONN-DR is")
     lines = [f"### {name}", "", about(name, world), ""]
-    return [*lines, *table((*head, "seconds", "memory"), [method_cells(one, methods[one]) for one in order])]
+    rows = [cells for one in order for cells in (method_cells(one, methods[one]), *drawn_cells(one, methods[one]))]
+    return [*lines, *table((*head, "seconds", "memory"), rows)]
+
+
+def drawn_cells(name: str, one: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """A line of what a method's stochastic policy gets, where that was told."""
+    drawn = one["drawn"]
+    if drawn["value"] is None:
+        return []
+    return [(f"{name}, actions drawn", str(one["seeds"]), *(number(drawn[each]) for each in MEASURES), *[""] * 5)]
 
 
 def about(name: str, world: Mapping[str, Any]) -> str:
@@ -378,7 +398,7 @@ def nothing_to_gain(methods: Mapping[str, Any]) -> str:
     gain = methods.get(BEST_FIXED, {}).get("gain in value")
     if not gain or gain["half_width"] is None:
         return "Verdict: not enough seeds yet."
-    error = methods[OURS].get("error", 0.0)
+    error = methods[OURS].get("error_of_gain", 0.0)  # of one split: splits of the same customers are hardly new ones
     width = max(gain["half_width"], 1.96 * error)
     if gain["mean"] - width > 0:
         return f"Verdict: better than one action for all, by {gain['mean']:.2f} ± {width:.2f} points."
@@ -392,6 +412,9 @@ def method_cells(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
     """One method's line."""
     seeds = str(one["seeds"]) + (", given up" if one["given_up"] else "")
     seeds += f", failed in {one['failed']} of {one['seeds']}" if one["failed"] else ""
+    asked = len(METHODS[name].trials) if name in METHODS else 0
+    few = one["fewest_trials"] is not None and one["fewest_trials"] < asked
+    seeds += f", time for {one['fewest_trials']} of {asked} trials" if few else ""
     seeds += f", {one['trials_failed']} of {one['trials']} trials failed" if one["trials_failed"] else ""
     value = number(one["value"]) + (f" (error {one['error']:.2f})" if "error" in one else "")
     gains = [one[f"gain in {measure}"] for measure in MEASURES]

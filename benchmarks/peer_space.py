@@ -57,6 +57,12 @@ METHODS: dict[str, Contender] = {
     "poem": ours(
         "poem", *({"clip": 0.0, **one} for one in all_of(variance=(0.0, 0.3, 1.0), learning_rate=(1e-2, 1e-1)))
     ),
+    "poem-b": ours(
+        "poem-b", *({"clip": 0.0, **one} for one in all_of(lambda1=(0.03, 0.06, 0.2), learning_rate=(1e-2, 1e-1)))
+    ),
+    "poem-l1": ours(
+        "poem-l1", *({"clip": 0.0, **one} for one in all_of(l1=(1e-4, 1e-3, 1e-2), learning_rate=(1e-2, 1e-1)))
+    ),
     "mlp-l1": ours("mlp-l1", *({**RELU, **one} for one in all_of(l1=(1e-5, 1e-4, 1e-3), learning_rate=(1e-3, 5e-3)))),
     "lr-l1": ours("lr-l1", *all_of(l1=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1))),
     "direct-forest": ours("direct-forest", *OUR_FORESTS),

@@ -13,6 +13,7 @@ import against_peers
 import leaderboard
 import peer_space
 import peer_worlds
+import ponn
 from against_peers import Plan, Task
 
 WORLD = "weak sparse binary 3"
@@ -166,15 +167,32 @@ def test_accuracy_on_the_papers_tables_is_held_against_its_bar(value, seeds, tol
     page = leaderboard.page(leaderboard.summary(world_lines("pendigits paper", value, 0.5, seeds), {}))
     assert told in page
     assert page.count("Accuracy of PONN-DR on") == 1
-    assert "stochastic policy" not in page
+    assert "Drawn from" not in page
+    assert "actions drawn" not in page
 
 
 def test_what_the_stochastic_policy_gets_is_told_beside_the_greedy_one():
     lines = [
-        one | ({"details": {"stochastic": {"value": 0.9, "accuracy": 0.9}}} if one["method"] == "ponn-dr" else {})
+        one | ({"details": {"stochastic": {"value": 0.85, "accuracy": 0.9}}} if one["method"] == "ponn-dr" else {})
         for one in world_lines("pendigits paper", 0.99, 0.5, 3)
     ]
-    assert "Drawn from its stochastic policy: 90.00 ± 0.00." in leaderboard.page(leaderboard.summary(lines, {}))
+    page = leaderboard.page(leaderboard.summary(lines, {}))
+    assert "Drawn from its stochastic policy: 90.00 ± 0.00." in page
+    assert "| ponn-dr, actions drawn | 3 | 85.00 ± 0.00 | 90.00 ± 0.00 |  |" in page
+
+
+@pytest.mark.parametrize(("first", "told"), [(4, ", time for 4 of 6 trials"), (6, "")])
+def test_trials_that_there_was_no_time_for_are_told(first, told):
+    lines = {seed: line("poem", seed, 0.5) | {"trials": [{"value": 0.5}] * many} for seed, many in ((0, first), (1, 6))}
+    assert leaderboard.method_cells("poem", leaderboard.told_of({}, lines))[1] == "2" + told
+
+
+@pytest.mark.parametrize(("error", "verdict"), [(0.004, "better than one action"), (0.006, "nothing to gain")])
+def test_whether_a_trial_has_something_to_gain_is_judged_by_the_error_of_the_paired_gain(error, verdict):
+    """A gain of one point that is the same in every split, each split with an own error of 0.4 or 0.6 points."""
+    ours = [line("ponn-dr", seed, 0.19, "hillstrom") | {"error": 0.1, "error_of_gain": error} for seed in range(3)]
+    fixed = [line("best fixed action", seed, 0.18, "hillstrom") for seed in range(3)]
+    assert f"Verdict: {verdict}" in leaderboard.page(leaderboard.summary([*ours, *fixed], {}))
 
 
 def test_one_seed_decides_nothing():
@@ -273,6 +291,11 @@ def test_a_world_is_not_decided_before_every_method_that_was_not_given_up_has_en
         assert leaderboard.summary([*lines, more], {})["worlds"][WORLD]["decided in value"]
 
 
+def test_a_world_is_not_decided_before_ponn_dr_itself_has_enough_seeds():
+    lines = [one for one in world_lines(WORLD, 0.8, 0.79) if one["method"] != "ponn-dr" or one["seed"] < 9]
+    assert not leaderboard.summary(lines, {})["worlds"][WORLD]["decided in value"]
+
+
 def test_few_seeds_do_not_say_that_it_is_never_worst():
     found = leaderboard.summary(world_lines(WORLD, 0.8, 0.79, leaderboard.FEWEST - 1), {})["bars"]
     assert found["worst"] == found["below current practice"] == {"in": [], "of": 0}
@@ -280,7 +303,7 @@ def test_few_seeds_do_not_say_that_it_is_never_worst():
 
 def test_who_is_given_up_by_value_may_still_win_by_accuracy():
     """A method may take the best action more often and lose more where it does not."""
-    ours = [line("ponn-dr", seed, 0.8) | {"accuracy": 0.5} for seed in range(3)]
+    ours = [line("ponn-dr", seed, 0.8) | {"accuracy": 0.5} for seed in range(leaderboard.FEWEST)]
     for seeds, beaten, decided in ((2, ["poem"], True), (1, [], False)):
         theirs = [line("poem", seed, 0.6) | {"accuracy": 0.9} for seed in range(seeds)]
         found = leaderboard.summary([*ours, *theirs], {})["worlds"][WORLD]
@@ -396,6 +419,11 @@ def test_every_method_has_six_trials_but_ours_which_tunes_itself():
         assert len({json.dumps(trial, sort_keys=True) for trial in one.trials}) == len(one.trials), name
 
 
+def test_every_method_of_ponn_is_compared():
+    """But for logging, which is current practice as it is estimated; the truth is compared."""
+    assert {*ponn.METHODS} - {*peer_space.METHODS} == {"logging"}
+
+
 def test_parametric_worlds_are_balanced():
     levels = [
         tuple(world[name] for name in ("bias", "relevant", "reward", "shape"))
@@ -445,12 +473,17 @@ def test_rejection_leaves_the_stated_propensities_and_the_other_half_untouched()
 def test_value_by_a_trial_is_ips():
     world = peer_worlds.hillstrom(customers(3_000), seed=0)
     test = world.part("test")
+    rows = against_peers.shared_rows(world, 0)
     actions = np.arange(len(test.log)) % 3
-    found = against_peers.judged(world, actions)
-    agrees = test.log.A == actions
-    assert found["value"] == pytest.approx(np.mean(3 * agrees * test.log.R))
-    assert found["error"] > 0
+    found = against_peers.judged(world, rows, actions)
+    fixed = against_peers.standing("best fixed action", world, rows)
+    worth, simple = (3 * (test.log.A == one) * test.log.R for one in (actions, fixed["chosen"]))
+    assert found["value"] == pytest.approx(worth.mean())
+    assert found["error"] == pytest.approx(worth.std() / math.sqrt(len(worth)))
+    assert found["error_of_gain"] == pytest.approx((worth - simple).std() / math.sqrt(len(worth)))
     assert found["accuracy"] is None
+    assert fixed["value"] == pytest.approx(simple.mean())
+    assert fixed["error_of_gain"] == 0
 
 
 def test_dose_classes_and_rewards():

@@ -17,7 +17,6 @@ import argparse
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -31,8 +30,10 @@ from threadpoolctl import threadpool_limits
 
 import ponn
 from leaderboard import given_up, page, summary
-from peer_space import BEST_FIXED, METHODS, OURS, STANDING, Contender
+from peer_runners import HOMES, Runners
+from peer_space import BEST_FIXED, METHODS, OURS, STANDING, Trial
 from peer_worlds import PARAMETRIC, REAL, SIMULATED, SMALL, make_world
+from peers.trials import TRIAL_SECONDS
 from ponn.encode import Encoding
 from ponn.forests import direct_forest
 from ponn.propensity import propensities
@@ -45,7 +46,6 @@ SEEDS, QUICK_SEEDS, QUICK_TRIALS = 10, 2, 2
 TIME_LIMIT = 3600  # seconds of one method on one log, after which it counts as hanging
 PROTOCOL = 2  # grows when what all methods share changes
 JUDGE = {"trees": 100, "leaf": 5, "columns": 0.33}  # forest that predicts rewards in the scores of validation rows
-HOMES = HERE.parent / ".venv-peers"
 PAGE = HERE.parent / "docs" / "leaderboard.md"
 
 
@@ -68,6 +68,11 @@ class Plan:
     def world(self, task: Task) -> World:
         """The world of a task."""
         return make_world(task.world, task.seed, self.data, self.quick)
+
+    def trials(self, task: Task) -> Sequence[Trial]:
+        """What is tried for a task's method."""
+        trials = METHODS[task.method].trials if task.method in METHODS else ()
+        return trials[:QUICK_TRIALS] if self.quick else trials
 
 
 # What all methods share ----------------------------------------------------------------------------------
@@ -96,49 +101,31 @@ def judging_scores(given: dict[str, np.ndarray], train: np.ndarray, valid: np.nd
 # One run -------------------------------------------------------------------------------------------------
 
 
-def one_run(task: Task, plan: Plan, world: World, rows: dict[str, np.ndarray], stored: Path) -> dict[str, Any]:
+def one_run(
+    task: Task, plan: Plan, world: World, rows: dict[str, np.ndarray], stored: Path, runners: Runners
+) -> dict[str, Any]:
     """A line about one method on one log."""
     told: dict[str, Any] = {**task._asdict(), "space": space(task, plan.quick), "load": round(os.getloadavg()[0], 1)}
     if task.method in STANDING:
         return told | standing(task.method, world, rows)
     with tempfile.TemporaryDirectory() as folder:
-        found = run_elsewhere(task, plan, stored, Path(folder))
+        found = run_elsewhere(task, plan, stored, Path(folder), runners)
     actions = found.pop("actions", None)
     return told | found | ({} if actions is None else judged(world, rows, np.array(actions)))
 
 
-def run_elsewhere(task: Task, plan: Plan, stored: Path, folder: Path) -> dict[str, Any]:
+def run_elsewhere(task: Task, plan: Plan, stored: Path, folder: Path, runners: Runners) -> dict[str, Any]:
     """Tune and learn in the method's own environment, one process per task, one thread."""
     one = METHODS[task.method]
     job = {"rows": str(stored), "out": str(folder / "out.json"), "fit": one.fit}
-    job |= {"trials": one.trials[:QUICK_TRIALS] if plan.quick else one.trials}
-    job |= {"world": task.world, "seed": task.seed, "quick": plan.quick}
+    job |= {"trials": plan.trials(task), "world": task.world, "seed": task.seed, "quick": plan.quick}
     job |= {"data": None if plan.data is None else str(plan.data)}
     (folder / "job.json").write_text(json.dumps(job))
-    command = [str(python_of(one)), str(HERE / "peers" / one.runner), str(folder / "job.json")]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIME_LIMIT, env=surroundings(one), check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"failed": f"not finished after {TIME_LIMIT} s", "seconds": float(TIME_LIMIT)}
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-        return {"failed": f"ended with status {done.returncode}: {last}"[:300]}
+    failure = runners.failure(one, folder / "job.json", TIME_LIMIT)
+    if failure:
+        return {"failed": failure}
     found: dict[str, Any] = json.loads((folder / "out.json").read_text())
     return found
-
-
-def surroundings(one: Contender) -> dict[str, str]:
-    """The environment of a runner: one thread; ponn and our worlds only where the runner is ponn's own."""
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    paths = "" if one.home else os.pathsep.join([str(Path(ponn.__file__).parent.parent), str(HERE)])
-    return {**os.environ, **threads, "PYTHONPATH": paths}
-
-
-def python_of(one: Contender) -> Path:
-    """The interpreter of a method's environment."""
-    return HOMES / one.home / "bin" / "python" if one.home else Path(sys.executable)
 
 
 def judged(world: World, rows: dict[str, np.ndarray], actions: np.ndarray) -> dict[str, Any]:
@@ -217,9 +204,15 @@ def kept(folder: Path, worlds: Sequence[str], quick: bool) -> dict[Task, dict[st
 
 def missing(plan: Plan, worlds: Sequence[str], methods: Sequence[str], seeds: Sequence[int]) -> list[Task]:
     """What is still to be done: all worlds of a seed before the next seed."""
-    done = kept(plan.folder, worlds, plan.quick)
+    lines = kept(plan.folder, worlds, plan.quick)
+    done = {task for task, line in lines.items() if not cut_short(line, len(plan.trials(task)))}
     tasks = [Task(world, seed, method) for seed in seeds for world in worlds for method in methods]
     return [task for task in tasks if task not in done]
+
+
+def cut_short(line: dict[str, Any], asked: int) -> bool:
+    """Was there less time for trials than there is now, and not enough for as many as are asked for?"""
+    return len(line.get("trials", range(asked))) < asked and line.get("cpu_seconds", np.inf) < TRIAL_SECONDS
 
 
 def by_log(tasks: Sequence[Task]) -> Iterator[list[Task]]:
@@ -235,6 +228,12 @@ def run_all(plan: Plan, tasks: Sequence[Task], workers: int, everyone: bool) -> 
 
     Who is far behind by then is left out, unless everyone is asked for.
     """
+    with Runners() as runners:
+        run_by_log(plan, tasks, workers, everyone, runners)
+
+
+def run_by_log(plan: Plan, tasks: Sequence[Task], workers: int, everyone: bool, runners: Runners) -> None:
+    """Run the tasks with runners that are kept for all logs."""
     done = 0
     for group in by_log(tasks):
         group, left_out = (group, 0) if everyone else still_wanted(plan, group)
@@ -244,13 +243,21 @@ def run_all(plan: Plan, tasks: Sequence[Task], workers: int, everyone: bool) -> 
         world = plan.world(group[0])
         with threadpool_limits(1):  # beside running methods two threads take ten times as long as one
             rows = shared_rows(world, group[0].seed)
-        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
-            stored = Path(folder) / "rows.npz"
-            np.savez(stored, **rows)
-            for future in as_completed(pool.submit(one_run, task, plan, world, rows, stored) for task in group):
-                line, done = future.result(), done + 1
-                append(plan.folder, line)
-                print(f"[{done} of {len(tasks)}] {told(line)}", flush=True)
+        for line in runs_of(plan, group, world, rows, workers, runners):
+            done += 1
+            append(plan.folder, line)
+            print(f"[{done} of {len(tasks)}] {told(line)}", flush=True)
+
+
+def runs_of(
+    plan: Plan, group: Sequence[Task], world: World, rows: dict[str, np.ndarray], workers: int, runners: Runners
+) -> Iterator[dict[str, Any]]:
+    """The lines of one log's tasks, as they come."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
+        stored = Path(folder) / "rows.npz"
+        np.savez(stored, **rows)
+        tasks = (pool.submit(one_run, task, plan, world, rows, stored, runners) for task in group)
+        yield from (future.result() for future in as_completed(tasks))
 
 
 def still_wanted(plan: Plan, group: Sequence[Task]) -> tuple[list[Task], int]:

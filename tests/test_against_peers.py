@@ -11,10 +11,12 @@ import trials
 
 import against_peers
 import leaderboard
+import peer_runners
 import peer_space
 import peer_worlds
 import ponn
 from against_peers import Plan, Task
+from peer_runners import Runners
 
 WORLD = "weak sparse binary 3"
 
@@ -90,6 +92,88 @@ def test_when_time_is_up_no_trial_begins_but_the_first(monkeypatch):
     told, actions = trials.tune(always, given_rows(), [{"action": 0}, {"action": 1}], seed=0)
     assert len(told["trials"]) == 1
     assert actions.tolist() == [0] * 10
+
+
+def test_what_trials_share_is_made_once_and_its_time_counts_every_time(monkeypatch):
+    monkeypatch.setattr(trials, "known", {})
+    monkeypatch.setattr(trials, "spared", 0.0)
+    monkeypatch.setattr(trials, "used", lambda started: 7.0)
+    rows, made = np.arange(3), []
+    for one in (rows, rows.copy(), rows[:2]):
+        found = trials.once(lambda one=one: made.append(one) or len(one), one)
+        assert found == len(one)
+    assert len(made) == 2
+    assert trials.spared == 7.0
+
+
+# Runners -------------------------------------------------------------------------------------------------
+
+RUNNER = """
+import os, signal, sys, time
+sys.path.insert(0, {peers!r})
+from trials import answer_jobs
+loaded = time.perf_counter()
+
+def do(asked):
+    global loaded
+    print("a library says something")
+    if asked["fit"] == "fails":
+        raise ValueError("no such method")
+    if asked["fit"] == "crashes":
+        print("out of luck", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if asked["fit"] == "hangs":
+        time.sleep(60)
+    loaded, told = None, loaded
+    return {{"loaded": told}}
+
+answer_jobs(do)
+"""
+
+
+@pytest.fixture
+def run_job(tmp_path, monkeypatch):
+    """Have a job done by a runner of its own: why it was not, and what it told."""
+    (tmp_path / "peers").mkdir()
+    (tmp_path / "peers" / "run_test.py").write_text(RUNNER.format(peers=str(against_peers.HERE / "peers")))
+    monkeypatch.setattr(peer_runners, "HERE", tmp_path)
+
+    def run(runners, fit, seconds=30.0, runner="run_test.py"):
+        job, out = tmp_path / "job.json", tmp_path / "out.json"
+        out.unlink(missing_ok=True)
+        job.write_text(json.dumps({"fit": fit, "out": str(out)}))
+        failure = runners.failure(peer_space.Contender("", runner, fit), job, seconds)
+        return failure, json.loads(out.read_text()) if out.exists() else None
+
+    return run
+
+
+def test_a_runner_loads_once_and_jobs_leave_nothing_behind(run_job):
+    with Runners() as runners:
+        answers = [run_job(runners, "works") for _ in range(2)]
+        assert len(runners.all) == 1
+    assert answers[0][0] is None
+    assert isinstance(answers[0][1]["loaded"], float)
+    assert answers[0] == answers[1]
+
+
+def test_a_job_that_fails_crashes_or_hangs_is_told_and_the_next_one_is_done(run_job):
+    with Runners() as runners:
+        assert run_job(runners, "fails") == (None, {"failed": "ValueError in do: no such method"})
+        assert run_job(runners, "crashes") == ("ended with status -11: out of luck", None)
+        assert run_job(runners, "hangs", 0.5) == ("not finished after 0.5 s", None)
+        assert run_job(runners, "works")[0] is None
+        failure, _ = run_job(runners, "works", runner="run_nothing.py")
+        assert failure.startswith("ended with status 2 of its runner: ")
+        assert "run_nothing.py" in failure
+
+
+def test_runners_end_with_their_block(run_job):
+    with Runners() as runners:
+        run_job(runners, "works")
+        (runner,) = runners.all
+        assert runner.process.poll() is None
+    assert runner.process.poll() is not None
 
 
 # Pairing and verdicts ------------------------------------------------------------------------------------
@@ -369,6 +453,22 @@ def test_finished_runs_are_not_done_again_unless_the_search_space_changed(plan, 
     assert against_peers.missing(plan, [WORLD], names, range(2)) == [tasks[0], *tasks[2:]]
 
 
+@pytest.mark.parametrize(("many", "seconds", "again"), [(5, 40.0, True), (5, 400.0, False), (6, 40.0, False)])
+def test_runs_that_had_less_time_for_trials_than_there_is_now_are_done_again(tmp_path, many, seconds, again):
+    plan, task = Plan(tmp_path, None, quick=False), Task(WORLD, 0, "poem")
+    told = {"space": against_peers.space(task, False), "trials": [{"value": 0.5}] * many, "cpu_seconds": seconds}
+    against_peers.append(plan.folder, line("poem", 0, 0.5) | told)
+    assert (against_peers.missing(plan, [WORLD], ["poem"], [0]) == [task]) is again
+    assert task in against_peers.kept(plan.folder, [WORLD], quick=False)
+
+
+def test_a_quick_look_is_content_with_its_few_trials(plan):
+    task = Task(WORLD, 0, "poem")
+    told = {"space": against_peers.space(task, True), "trials": [{"value": 0.5}] * 2}
+    against_peers.append(plan.folder, line("poem", 0, 0.5) | told)
+    assert against_peers.missing(plan, [WORLD], ["poem"], [0]) == []
+
+
 def test_full_and_quick_runs_are_different():
     task = Task(WORLD, 0, "poem")
     assert against_peers.space(task, True) != against_peers.space(task, False)
@@ -383,7 +483,7 @@ def test_all_worlds_of_a_seed_come_before_the_next_seed(plan):
 def test_runs_are_judged_by_the_truth_and_kept(plan, monkeypatch):
     truth = peer_worlds.make_world(WORLD, 1000, quick=True).part("test")
 
-    def best_actions(task, plan, stored, folder):
+    def best_actions(task, *rest):
         return {"failed": "by order"} if task.method == "poem" else {"actions": truth.best.tolist(), "seconds": 1.0}
 
     monkeypatch.setattr(against_peers, "run_elsewhere", best_actions)

@@ -8,7 +8,7 @@ import numpy as np
 from contextualbandits.offpolicy import DoublyRobustEstimator, OffsetTree
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
-from trials import Rows, Scores, main
+from trials import Rows, Scores, main, once
 
 TREES = 50
 
@@ -50,7 +50,7 @@ def doubly_robust(rows: Rows, trial: Mapping[str, Any], seed: int) -> Scores:
         base = RandomForestRegressor(
             TREES, min_samples_leaf=trial["leaf"], max_features=trial["columns"], random_state=seed
         )
-    costs = -expected_rewards(rows, X, seed)
+    costs = -once(lambda: expected_rewards(rows, X, seed), rows.places)
     made = DoublyRobustEstimator(base, costs, rows.k, "rovr", handle_invalid=False, random_state=seed + 1, njobs=1)
     made.fit(X, rows.A, rows.R, rows.p)
     return lambda new: np.eye(rows.k)[np.asarray(made.predict(new.X.astype(float))).astype(int)]

@@ -6,11 +6,26 @@ from typing import Any
 import econml
 import numpy as np
 from econml.policy import DRPolicyForest, DRPolicyTree
+from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LogisticRegression
-from trials import Fit, Rows, Scores, main
+from trials import Fit, Rows, Scores, main, once
 
 TREES = 100
+
+
+class RewardForest(RandomForestRegressor):
+    """Rewards predicted by a forest, which does not depend on the settings that are tried."""
+
+    def fit(self, X: np.ndarray, y: np.ndarray, sample_weight: None = None) -> "RewardForest":
+        """Fitted once on the same rows."""
+        fitted = once(lambda: clone(self).fit_anew(X, y), X, y)
+        self.__dict__.update(fitted.__dict__)
+        return self
+
+    def fit_anew(self, X: np.ndarray, y: np.ndarray) -> "RewardForest":
+        """Fitted as usual."""
+        return super().fit(X, y)
 
 
 def policy_learner(kind: type, **fixed: Any) -> Fit:
@@ -18,7 +33,7 @@ def policy_learner(kind: type, **fixed: Any) -> Fit:
 
     def fit(rows: Rows, trial: Mapping[str, Any], seed: int) -> Scores:
         made = kind(
-            model_regression=RandomForestRegressor(TREES, min_samples_leaf=5, random_state=seed),
+            model_regression=RewardForest(TREES, min_samples_leaf=5, random_state=seed),
             model_propensity=LogisticRegression(max_iter=1_000, random_state=seed),
             random_state=seed,
             **fixed,

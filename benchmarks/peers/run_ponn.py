@@ -1,11 +1,12 @@
 """The methods of ponn. They read the table itself, not its design columns; the rows of each part are the same."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trials import Fit, New, Rows, Scores, job, main
+from trials import Fit, New, Rows, Scores, answer_jobs, done
 
 import ponn
 from peer_space import OURS
@@ -39,8 +40,14 @@ def stochastic(world: World, places: np.ndarray, h: np.ndarray) -> dict[str, flo
     return {"value": float(value.mean()), "accuracy": float(accuracy.mean())}
 
 
-if __name__ == "__main__":
-    asked, details = job(), dict[str, Any]()
-    data = None if asked["data"] is None else Path(asked["data"])
+def learned_as_asked(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """One method on one log."""
+    details, data = dict[str, Any](), None if asked["data"] is None else Path(asked["data"])
     world = make_world(asked["world"], asked["seed"], data, asked["quick"])
-    main({asked["fit"]: learned(asked["fit"], world, details)}, {"ponn": ponn.__version__}, details)
+    return done(asked, {asked["fit"]: learned(asked["fit"], world, details)}, {"ponn": ponn.__version__}, details)
+
+
+if __name__ == "__main__":
+    for name in ("torch", "sklearn.ensemble", "sklearn.linear_model"):  # ponn loads them when they are needed
+        import_module(name)
+    answer_jobs(learned_as_asked)

@@ -11,6 +11,7 @@ A, R, p  action taken, reward in [0, 1], propensity of the action taken       [n
 judge    doubly robust scores of the validation rows                          [n_valid, k]
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -18,7 +19,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -76,7 +77,7 @@ def all_tried(fit: Fit, rows: Rows, valid: New, judge: np.ndarray, trials: list,
     """The first trial, and the others as long as there is time."""
     started, done = os.times(), []
     for trial in trials:
-        if not done or used(started) < TRIAL_SECONDS:
+        if not done or used(started) + spared < TRIAL_SECONDS:
             done.append(tried(fit, rows, valid, judge, trial, seed))
     return done
 
@@ -116,6 +117,25 @@ def new_rows(given: Mapping[str, Any], part: str) -> New:
     return New(given["X"][given[part]], given[part])
 
 
+known: dict[bytes, tuple[Any, float]] = {}  # what was made by `once`, and the seconds that took
+spared = 0.0  # seconds that were saved by that
+
+
+def once(make: Callable[[], Any], *made_from: np.ndarray) -> Any:
+    """What several trials make from the same arrays is made once; the time it took is counted every time.
+
+    A user who tries these settings has to wait for it every time.
+    """
+    global spared
+    key = hashlib.sha256(b"".join(array.tobytes() for array in made_from)).digest()
+    if key in known:
+        spared += known[key][1]
+    else:
+        started = os.times()
+        known[key] = make(), used(started)
+    return known[key][0]
+
+
 def used(started: "os.times_result") -> float:
     """Seconds of processor time since then, by this process and its children."""
     now = os.times()
@@ -124,26 +144,55 @@ def used(started: "os.times_result") -> float:
     )
 
 
-def job() -> dict:
-    """What is asked for: the file named first on the command line."""
-    with open(sys.argv[1]) as file:
-        return json.load(file)
+libraries = 0  # bytes that this process held when it had loaded what it needs; a copy of it does not count all of them
 
 
-def main(fits: Mapping[str, Fit], versions: Mapping[str, str], details: "Mapping[str, Any] | None" = None) -> None:
-    """Do the job and write what is to be told; details: what a fit leaves there is told as well."""
-    asked = job()
+def answer_jobs(do: Callable[[dict], dict]) -> None:
+    """Do the jobs whose files are named on standard input, one by one; the exit status of each is the answer.
+
+    A job is done by a copy of this process: libraries are loaded once, and nothing is left behind for the next job.
+    """
+    global libraries
+    libraries = peak()
+    for path in sys.stdin:
+        child = os.fork()
+        if not child:
+            carry_out(path.strip(), do)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def carry_out(path: str, do: Callable[[dict], dict]) -> NoReturn:
+    """Do one job, write what is told to its file and end; what a library prints is not an answer."""
+    os.dup2(2, 1)
+    with open(path) as file:
+        asked = json.load(file)
+    try:
+        told = do(asked)
+    except BaseException as error:
+        told = {"failed": reason(error)}
+    with open(asked["out"], "w") as file:
+        json.dump(told, file)
+    os._exit(0)
+
+
+def done(
+    asked: Mapping[str, Any], fits: Mapping[str, Fit], versions: Mapping[str, str], details: Mapping[str, Any]
+) -> dict:
+    """What is to be told of a job; details: what a fit leaves there is told as well."""
     with np.load(asked["rows"]) as stored:
         given = {name: stored[name] for name in stored.files}
     warnings.simplefilter("ignore")  # of peers; a result that is not a number is found anyway
-    loaded, wall, cpu = peak(), time.perf_counter(), os.times()
+    start, wall, cpu = peak(), time.perf_counter(), os.times()
     told, actions = tune(fits[asked["fit"]], given, asked["trials"], asked["seed"])
-    told |= {"seconds": time.perf_counter() - wall, "cpu_seconds": used(cpu)}
-    told |= {"peak_bytes": peak(), "loaded_bytes": loaded, "versions": dict(versions), "details": dict(details or {})}
-    if actions is not None:
-        told["actions"] = actions.tolist()
-    with open(asked["out"], "w") as file:
-        json.dump(told, file)
+    told |= {"seconds": time.perf_counter() - wall + spared, "cpu_seconds": used(cpu) + spared}
+    told |= {"peak_bytes": libraries + peak() - start, "loaded_bytes": libraries}
+    told |= {"versions": dict(versions), "details": dict(details)}
+    return told if actions is None else told | {"actions": actions.tolist()}
+
+
+def main(fits: Mapping[str, Fit], versions: Mapping[str, str]) -> None:
+    """Answer jobs by these functions."""
+    answer_jobs(lambda asked: done(asked, fits, versions, {}))
 
 
 def peak() -> int:

@@ -359,13 +359,14 @@ def write_tables(plan: Plan, started: str) -> None:
     found = summary([*lines.values()], absent_homes([*METHODS]))
     write_record("against_peers", found, seed=0, started=started, folder=plan.folder)
     path = PAGE if plan.folder == RESULTS and not plan.quick else plan.folder / PAGE.name
-    path.write_text(page(found, learning_times()))
+    sizes, logs = measured("learning_time_by_rows", "sizes"), measured("learning_time_on_uci_logs", "logs")
+    path.write_text(page(found, sizes, logs))
 
 
-def learning_times() -> list[dict[str, Any]]:
-    """What learning_time_by_rows.py measured, if it did."""
-    path = RESULTS / "learning_time_by_rows.json"
-    return json.loads(path.read_text())["measured"]["sizes"] if path.exists() else []
+def measured(benchmark: str, what: str) -> list[dict[str, Any]]:
+    """What another benchmark measured, if it did."""
+    path = RESULTS / f"{benchmark}.json"
+    return json.loads(path.read_text())["measured"][what] if path.exists() else []
 
 
 if __name__ == "__main__":

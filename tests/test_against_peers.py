@@ -279,6 +279,14 @@ def test_whether_a_trial_has_something_to_gain_is_judged_by_the_error_of_the_pai
     assert f"Verdict: {verdict}" in leaderboard.page(leaderboard.summary([*ours, *fixed], {}))
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(47.2, "pendigits paper 47; wanted 60: holds"), (60.4, "**missed**")])
+def test_seconds_by_the_clock_are_held_against_their_bar(seconds, told):
+    found = leaderboard.summary(world_lines("pendigits paper", 0.99, 0.5), {})
+    logs = [{"world": "pendigits paper", "seconds": seconds}]
+    assert told in leaderboard.page(found, logs=logs)
+    assert "by the clock" not in leaderboard.page(found)
+
+
 def test_one_seed_decides_nothing():
     found = leaderboard.summary(world_lines(WORLD, 0.2, 0.7, seeds=1), {})
     assert found["bars"]["best or tied in value"] == {"worlds": 0, "of": 0}

@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -243,21 +244,27 @@ def run_by_log(plan: Plan, tasks: Sequence[Task], workers: int, everyone: bool, 
         world = plan.world(group[0])
         with threadpool_limits(1):  # beside running methods two threads take ten times as long as one
             rows = shared_rows(world, group[0].seed)
-        for line in runs_of(plan, group, world, rows, workers, runners):
-            done += 1
-            append(plan.folder, line)
-            print(f"[{done} of {len(tasks)}] {told(line)}", flush=True)
+        with tempfile.TemporaryDirectory() as folder, stopping_pool(workers, runners) as pool:
+            stored = Path(folder) / "rows.npz"
+            np.savez(stored, **rows)
+            for future in as_completed(
+                pool.submit(one_run, task, plan, world, rows, stored, runners) for task in group
+            ):
+                line, done = future.result(), done + 1
+                append(plan.folder, line)
+                print(f"[{done} of {len(tasks)}] {told(line)}", flush=True)
 
 
-def runs_of(
-    plan: Plan, group: Sequence[Task], world: World, rows: dict[str, np.ndarray], workers: int, runners: Runners
-) -> Iterator[dict[str, Any]]:
-    """The lines of one log's tasks, as they come."""
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
-        stored = Path(folder) / "rows.npz"
-        np.savez(stored, **rows)
-        tasks = (pool.submit(one_run, task, plan, world, rows, stored, runners) for task in group)
-        yield from (future.result() for future in as_completed(tasks))
+@contextmanager
+def stopping_pool(workers: int, runners: Runners) -> Iterator[ThreadPoolExecutor]:
+    """Threads that have jobs done; when the block is left early (Ctrl-C) no further one begins and none goes on."""
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            runners.kill()
+            raise
 
 
 def still_wanted(plan: Plan, group: Sequence[Task]) -> tuple[list[Task], int]:

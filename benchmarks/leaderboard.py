@@ -201,11 +201,12 @@ How it is done: a seed is a log, a split into training, validation and test rows
 get the same rows; peers get the same design columns and propensities of Step A (EconML refuses to be given any), ponn's
 own methods read the table and estimate propensities themselves. Its networks have rectified units here, POEM does not
 clip: both are better than the paper's. Each peer and each method tries six settings (`benchmarks/peer_space.py`),
-unless {TRIAL_SECONDS} seconds of processor time are over before: learned from training rows, valued on validation rows
-by the same doubly robust scores. The best learns again from both parts and is judged on the test rows by the truth;
-PONN-DR chooses its settings by itself, from the same rows.
+unless {TRIAL_SECONDS} seconds of processor time are over before (half a minute in older runs; said where it was so):
+learned from training rows, valued on validation rows by the same doubly robust scores. The best learns again from both
+parts and is judged on the test rows by the truth; PONN-DR chooses its settings by itself, from the same rows.
 
-A method that is behind by more than one of these is not run on further seeds of that world ("given up"):
+A method that is behind by more than one of these, on the seeds it was run on first, is not run on further seeds of that
+world ("given up"):
 {FAR_BEHIND};
 in proportion more where the standard deviation of PONN-DR's own value over seeds is above {USUAL_SPREAD} points. Its
 mean then rests on fewer seeds, until everyone is asked for (`make peers EVERYONE=yes`). A world is decided when PONN-DR
@@ -339,7 +340,7 @@ def absent_lines(absent: Mapping[str, str]) -> list[str]:
 
 
 def overview(worlds: Mapping[str, Any]) -> list[str]:
-    """Worlds x methods: the mean value, the best of a world in bold."""
+    """Worlds x methods: the mean value, the best of a world in bold, in brackets the seeds where they are few."""
     names = [name for name in (*METHODS, *STANDING) if any(name in one["methods"] for one in worlds.values())]
     rows = []
     for name in names:
@@ -357,7 +358,8 @@ def value_cell(world: Mapping[str, Any], name: str) -> str:
         return f"failed {one['failed']} of {one['seeds']}"
     best = max(each["value"]["mean"] for each in world["methods"].values() if each["value"])
     shown = f"{one['value']['mean']:.2f}"
-    return f"**{shown}**" if one["value"]["mean"] >= best else shown
+    few = f" ({one['seeds']})" if one["seeds"] < FEWEST else ""
+    return (f"**{shown}**" if one["value"]["mean"] >= best else shown) + few
 
 
 def world_lines(name: str, world: Mapping[str, Any]) -> list[str]:
@@ -447,7 +449,8 @@ def page(
         f"PONN-DR was first designed while looking at seeds {LOOKED_AT[0]} and {LOOKED_AT[1]} of some worlds.",
         "",
     ]
-    lines += ["## Mean value in every world", "", *overview(worlds), *growth_lines(sizes), "## World by world", ""]
+    lines += ["## Mean value in every world", "", f"In brackets the seeds where there are fewer than {FEWEST}.", ""]
+    lines += [*overview(worlds), *growth_lines(sizes), "## World by world", ""]
     for name, world in worlds.items():
         lines += world_lines(name, world)
     return "\n".join(lines).rstrip() + "\n"

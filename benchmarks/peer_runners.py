@@ -7,9 +7,10 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +19,7 @@ from peer_space import Contender
 from record import HERE
 
 HOMES = HERE.parent / ".venv-peers"
+GRACE = 5  # seconds that a runner has to end after it closed its pipe
 
 
 def python_of(one: Contender) -> Path:
@@ -32,24 +34,31 @@ def surroundings(one: Contender) -> dict[str, str]:
     return {**os.environ, **threads, "PYTHONPATH": paths}
 
 
-@dataclass(frozen=True, eq=False)
 class Runner:
-    """A process that answers jobs (`peers/trials.py`), and what it says meanwhile."""
+    """A process that answers jobs (`peers/trials.py`), and the file of what it says meanwhile."""
 
-    process: subprocess.Popen[str]
-    words: Path
-
-    @classmethod
-    def started(cls, one: Contender, words: Path) -> Self:
-        """A new process, with a group of its own so that it can be ended together with the job it does."""
+    def __init__(self, one: Contender, words: Path) -> None:
+        """Start it, with a group of its own so that it can be ended together with the job it does."""
         command = [str(python_of(one)), str(HERE / "peers" / one.runner)]
         with words.open("wb") as file:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": file}
-            made = subprocess.Popen(command, text=True, env=surroundings(one), start_new_session=True, **pipes)
-        return cls(made, words)
+            self.process = subprocess.Popen(command, text=True, env=surroundings(one), start_new_session=True, **pipes)
+        self.words, self.heard = words, 0  # bytes of earlier jobs' words
 
-    def ask(self, job: Path, seconds: float) -> str:
-        """Have a job done; its exit status as text, nothing if the runner itself ended, "late" if time was up."""
+    def failure(self, job: Path, seconds: float) -> str | None:
+        """Have a job done: None, or why it was not."""
+        answer = self.answer(job, seconds)
+        if answer == "0":
+            self.heard = self.words.stat().st_size
+            return None
+        if answer is None:
+            return f"not finished after {seconds:g} s"
+        status = answer or f"{self.exit_status()} of its runner"
+        said = self.words.read_bytes()[self.heard :].decode(errors="replace").strip().splitlines()
+        return f"ended with status {status}: {(said or ['nothing was said'])[-1]}"[:300]
+
+    def answer(self, job: Path, seconds: float) -> str | None:
+        """The job's exit status as text, nothing if the runner itself ended, None if time was up."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -57,18 +66,25 @@ class Runner:
         except BrokenPipeError:
             return ""
         if not select.select([self.process.stdout], [], [], seconds)[0]:
-            return "late"
+            return None
         return self.process.stdout.readline().strip()
 
-    def last_words(self) -> str:
-        """The last line of what it said."""
-        return (self.words.read_text(errors="replace").strip().splitlines() or ["nothing was said"])[-1]
+    def exit_status(self) -> int | None:
+        """Of a runner that closed its pipe; None where it is still there."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(GRACE)
+        return self.process.returncode
+
+    def kill(self) -> None:
+        """Let it go no further, nor the job it does, which may be there without it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """End it, whatever it does."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
+        """Kill it and close its pipes; not while somebody waits for an answer."""
+        self.kill()
+        with suppress(BrokenPipeError):
+            self.process.communicate()
 
 
 class Runners:
@@ -77,7 +93,8 @@ class Runners:
     def __init__(self) -> None:
         self.idle: defaultdict[tuple[str, str], list[Runner]] = defaultdict(list)
         self.all: set[Runner] = set()
-        self.folder = tempfile.TemporaryDirectory()
+        self.lock = Lock()
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.numbers = count()
 
     def __enter__(self) -> Self:
@@ -86,26 +103,34 @@ class Runners:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for runner in self.all:
+        self.kill()
+        for runner in (one for idle in self.idle.values() for one in idle):
             runner.end()
         self.folder.cleanup()
 
+    def kill(self) -> None:
+        """End all, whatever they do; who waits for one is told so and closes it."""
+        with self.lock:
+            for runner in self.all:
+                runner.kill()
+
     def failure(self, one: Contender, job: Path, seconds: float) -> str | None:
         """Have a job done: None, or why it was not."""
-        idle = self.idle[one.home, one.runner]
-        runner = idle.pop() if idle else Runner.started(one, Path(self.folder.name) / f"{next(self.numbers)}.txt")
-        self.all.add(runner)
-        answer = runner.ask(job, seconds)
-        if answer == "0":
-            idle.append(runner)
-            return None
-        why = f"not finished after {seconds:g} s" if answer == "late" else ended(answer, runner)
-        self.all.remove(runner)
-        runner.end()
+        runner = self.taken(one)
+        why = runner.failure(job, seconds)
+        with self.lock:
+            if why is None:
+                self.idle[one.home, one.runner].append(runner)
+            else:
+                self.all.remove(runner)
+        if why is not None:
+            runner.end()
         return why
 
-
-def ended(answer: str, runner: Runner) -> str:
-    """How a job came to its end."""
-    status = answer or f"{runner.process.wait()} of its runner"
-    return f"ended with status {status}: {runner.last_words()}"[:300]
+    def taken(self, one: Contender) -> Runner:
+        """One that waits, or a new one."""
+        with self.lock:
+            idle = self.idle[one.home, one.runner]
+            runner = idle.pop() if idle else Runner(one, Path(self.folder.name) / f"{next(self.numbers)}.txt")
+            self.all.add(runner)
+        return runner

@@ -22,7 +22,7 @@ class Contender:
     runner: str
     fit: str
     trials: Sequence[Trial] = field(default_factory=lambda: ({},))
-    edition: int = 1  # grows when code, not settings, changes what is learned
+    edition: int = 1  # grows when code or a constant of the runner, not settings, changes what is learned
 
 
 def all_of(**values: Sequence[Any]) -> tuple[dict[str, Any], ...]:
@@ -101,6 +101,7 @@ METHODS: dict[str, Contender] = {
     ),
     "direct method, boosting": Contender("", "run_direct.py", "boosting", BOOSTING),
     "direct method, forest": Contender("", "run_direct.py", "forest", FORESTS),
+    "direct method, ridge": Contender("", "run_direct.py", "ridge", all_of(alpha=(0.1, 1.0, 10.0, 100.0, 1e3, 1e4))),
 }
 # What needs no learning: the policy that made the log, and the action with the best value on the rows learned from
 CURRENT_PRACTICE, BEST_FIXED = "current practice", "best fixed action"

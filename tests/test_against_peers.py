@@ -3,6 +3,8 @@
 import itertools
 import json
 import math
+import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -124,6 +126,12 @@ def do(asked):
         os.kill(os.getpid(), signal.SIGSEGV)
     if asked["fit"] == "hangs":
         time.sleep(60)
+    if asked["fit"] == "loses its runner":
+        open(asked["out"] + ".pid", "w").write(str(os.getpid()))
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    if asked["fit"] == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     loaded, told = None, loaded
     return {{"loaded": told}}
 
@@ -168,12 +176,51 @@ def test_a_job_that_fails_crashes_or_hangs_is_told_and_the_next_one_is_done(run_
         assert "run_nothing.py" in failure
 
 
+def test_words_of_an_earlier_job_do_not_explain_a_failure(run_job):
+    with Runners() as runners:
+        assert run_job(runners, "works")[0] is None  # a library says something
+        assert run_job(runners, "is killed")[0] == "ended with status -9: a library says something"
+        assert run_job(runners, "works")[0] is None
+        (runner,) = runners.all
+        runner.process.kill()
+        runner.process.wait()
+        assert run_job(runners, "works")[0] == "ended with status -9 of its runner: nothing was said"
+
+
+def test_a_job_does_not_outlive_its_runner(run_job, tmp_path):
+    with Runners() as runners:
+        assert run_job(runners, "loses its runner")[0].startswith("ended with status -9 of its runner")
+    job, until = Path("/proc", (tmp_path / "out.json.pid").read_text(), "stat"), time.monotonic() + 10
+    while job.exists() and job.read_text().rsplit(")", 1)[1].split()[0] != "Z":  # nobody may be there to bury it
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def test_runners_end_with_their_block(run_job):
     with Runners() as runners:
         run_job(runners, "works")
         (runner,) = runners.all
         assert runner.process.poll() is None
     assert runner.process.poll() is not None
+
+
+def test_an_interruption_ends_what_runs_and_begins_nothing(run_job):
+    answers: list = []
+
+    def interrupted(runners):
+        with against_peers.stopping_pool(1, runners) as pool:
+            for _ in range(3):
+                pool.submit(lambda: answers.append(run_job(runners, "hangs")[0]))
+            while not runners.all:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+    started = time.perf_counter()
+    with Runners() as runners, pytest.raises(KeyboardInterrupt):
+        interrupted(runners)
+    assert time.perf_counter() - started < 20
+    assert len(answers) == 1
+    assert answers[0].startswith("ended with status -9 of its runner")
 
 
 # Pairing and verdicts ------------------------------------------------------------------------------------
@@ -285,6 +332,13 @@ def test_seconds_by_the_clock_are_held_against_their_bar(seconds, told):
     logs = [{"world": "pendigits paper", "seconds": seconds}]
     assert told in leaderboard.page(found, logs=logs)
     assert "by the clock" not in leaderboard.page(found)
+
+
+def test_the_overview_says_which_means_rest_on_few_seeds():
+    lines = [*world_lines(WORLD, 0.8, 0.79), line("ponn", 0, 0.7), line("ponn", 1, 0.7)]
+    page = leaderboard.page(leaderboard.summary(lines, {}))
+    assert "\n| ponn | 70.00 (2) |" in page
+    assert " (10) |" not in page
 
 
 def test_one_seed_decides_nothing():

@@ -7,6 +7,7 @@ import numpy as np
 import sklearn
 from sklearn.base import RegressorMixin
 from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
+from sklearn.linear_model import Ridge
 from trials import Fit, Rows, Scores, main
 
 ROUNDS, TREES = 100, 100
@@ -28,6 +29,10 @@ def forest(trial: Mapping[str, Any], seed: int) -> RegressorMixin:
     )
 
 
+def ridge(trial: Mapping[str, Any], seed: int) -> RegressorMixin:
+    return Ridge(alpha=trial["alpha"])
+
+
 def direct(model: Callable[[Mapping[str, Any], int], RegressorMixin]) -> Fit:
     """One model per action on the rows in which it was taken."""
 
@@ -39,4 +44,5 @@ def direct(model: Callable[[Mapping[str, Any], int], RegressorMixin]) -> Fit:
 
 
 if __name__ == "__main__":
-    main({"boosting": direct(boosting), "forest": direct(forest)}, {"scikit-learn": sklearn.__version__})
+    fits = {one.__name__: direct(one) for one in (boosting, forest, ridge)}
+    main(fits, {"scikit-learn": sklearn.__version__})

@@ -17,6 +17,7 @@ import argparse
 import hashlib
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -352,6 +353,7 @@ def main() -> None:
         "--quick", action="store_true", help=f"small worlds, {QUICK_SEEDS} seeds, {QUICK_TRIALS} trials"
     )
     given, started = parser.parse_args(), now()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it leaves no job behind, as with Ctrl-C
     plan = Plan(given.folder, given.data, given.quick)
     seeds = range(given.first_seed, given.first_seed + (given.seeds or (QUICK_SEEDS if given.quick else SEEDS)))
     if not given.tables_only:

@@ -174,7 +174,9 @@ def bars(worlds: Mapping[str, Any]) -> dict[str, Any]:
     there = {name: one for name, one in worlds.items() if name in SIMULATED}
     found: dict[str, Any] = {"worlds": len(SIMULATED), "seen": len(there)}
     found["fewest seeds"] = min(there[name]["seeds"] if name in there else 0 for name in SIMULATED)
-    found["given up"] = [sum(told["given_up"] for told in one["methods"].values()) for one in there.values()]
+    given_up = [sum(told["given_up"] for told in one["methods"].values()) for one in there.values()]
+    found["given up"] = [many for many in given_up if many]
+    found["complete"] = sum(all_have_enough(one["methods"]) for one in there.values())
     found["every method in"] = sum(set(METHODS) <= set(one["methods"]) for one in there.values())
     for measure in MEASURES:
         decided = {name: one for name, one in there.items() if one[f"decided in {measure}"]}
@@ -184,6 +186,11 @@ def bars(worlds: Mapping[str, Any]) -> dict[str, Any]:
         decided = {name: one[verdict] for name, one in there.items() if one[verdict] is not None}
         found[verdict] = {"in": [name for name, missed in decided.items() if missed], "of": len(decided)}
     return found
+
+
+def all_have_enough(methods: Mapping[str, Any]) -> bool:
+    """Has every method been run on enough seeds of a world?"""
+    return all(name in methods and methods[name]["seeds"] >= FEWEST for name in (*METHODS, *STANDING))
 
 
 # The page ------------------------------------------------------------------------------------------------
@@ -270,11 +277,11 @@ def bar_lines(found: Mapping[str, Any], logs: Sequence[Mapping[str, Any]]) -> li
             f"- Best or tied in {measure} against every method: {share['worlds']} of {share['of']} worlds decided, "
             f"{one['worlds']} in all; wanted {WANTED_SHARE:.0%} of all: {holds}."
         )
-    fewest, most = min(one["given up"], default=0), max(one["given up"], default=0)
-    if most:
-        lines.append(
-            f"- By world {fewest} to {most} methods were given up: that PONN-DR beats these rests on few seeds."
-        )
+    lines.append(f"- Every method has {FEWEST} seeds in {one['complete']} of {one['worlds']} worlds.")
+    few = one["given up"]
+    if few:
+        told = f" In {len(few)} others {min(few)} to {max(few)} methods were given up:"
+        lines[-1] += told + " that PONN-DR beats these rests on few seeds."
     lines += accuracy_lines(found["worlds"]) + cost_lines(found["worlds"], logs)
     lines.append(f"- Never worst: {never(one['worst'])}.")
     lines.append(f"- Never below current practice by more than noise: {never(one['below current practice'])}.")

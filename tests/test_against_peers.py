@@ -425,7 +425,15 @@ def test_the_page_says_how_many_methods_rest_on_few_seeds():
     lines = world_lines(WORLD, 0.8, 0.79)
     assert "were given up:" not in leaderboard.page(leaderboard.summary(lines, {}))
     text = leaderboard.page(leaderboard.summary([*lines, line("ponn-b", 0, 0.5), line("lr-l1", 0, 0.5)], {}))
-    assert "- By world 2 to 2 methods were given up:" in text
+    assert "- Every method has 10 seeds in 0 of 15 worlds. In 1 others 2 to 2 methods were given up:" in text
+
+
+def test_the_page_says_in_how_many_worlds_every_method_has_enough_seeds():
+    names = (*peer_space.METHODS, *peer_space.STANDING)
+    lines = [line(name, seed, 0.8) for name in names for seed in range(leaderboard.FEWEST)]
+    for told, some in (("1", lines), ("0", lines[:-1]), ("0", lines[leaderboard.FEWEST :])):
+        page = leaderboard.page(leaderboard.summary(some, {}))
+        assert f"- Every method has 10 seeds in {told} of 15 worlds." in page
 
 
 def test_a_world_is_not_decided_before_every_method_that_was_not_given_up_has_enough_seeds():

@@ -16,8 +16,9 @@ from ponn.command_options import (
 )
 from ponn.commands_policy import print_policy
 from ponn.errors import PonnError
+from ponn.glossary import VARIANTS
 from ponn.terminal import console, learning_progress, print_passes
-from ponn.value_tables import VARIANTS, print_doubts, subgroup_table, value_table
+from ponn.value_tables import print_doubts, subgroup_table, value_table
 
 if TYPE_CHECKING:
     from ponn.holdout import Contest, Outcome

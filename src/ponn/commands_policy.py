@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ponn.command_options import chosen_engine, engine_options, json_option, valuing_options
+from ponn.glossary import VARIANTS
 from ponn.terminal import console, learning_progress, scoring_progress
-from ponn.value_tables import VARIANTS, print_doubts, subgroup_table, value_table
+from ponn.value_tables import print_doubts, subgroup_table, value_table
 
 if TYPE_CHECKING:
     from ponn.policy import Policy

@@ -1,4 +1,4 @@
-"""The words of the report, in plain ones."""
+"""The words of the report and of the commands, in plain ones."""
 
 GLOSSARY = {
     "Action": "What was done, or could be done, in a case: a treatment, an offer, a banner.",
@@ -34,3 +34,6 @@ ABOUT_ESTIMATORS = {
     "dm": "the reward model alone; its interval has the width of dr's: the model's own spread leaves out the model's "
     "error",
 }
+
+# Other ways to follow a policy than taking what it recommends, by their names in JSON
+VARIANTS = {"supported_only": "this policy, supported actions only", "drawn": "this policy, actions drawn"}

@@ -13,11 +13,10 @@ from ponn.charts import (
 from ponn.confounding import HiddenConfounding, what_overturns
 from ponn.drawing import safe, shortened
 from ponn.findings import Findings, Reported
-from ponn.glossary import ABOUT_ESTIMATORS
+from ponn.glossary import ABOUT_ESTIMATORS, VARIANTS
 from ponn.intervals import Estimate, percent, told_over_fixed
 from ponn.markup import Html, columns_of, cut_told, each, figure, figures, name, table
 from ponn.subgroups import Subgroup
-from ponn.value_tables import VARIANTS
 
 LINE_HEIGHT = 220  # pixels of a line chart
 NOT_TRUSTED = Html("<span class='doubt'>not trusted</span>")

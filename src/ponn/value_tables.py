@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ponn.subgroups import Subgroups
     from ponn.worth import Worth
 
-VARIANTS = {"supported_only": "this policy, supported actions only", "drawn": "this policy, actions drawn"}
-
 
 def value_table(values: "Mapping[str, Estimate]", title: str = "On rows kept aside") -> "Table":
     """Values with intervals, one line each; what is not to be trusted says why."""

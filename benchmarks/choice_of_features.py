@@ -1,10 +1,10 @@
 """How should PONN-DR choose its rule of selection: by rewards predicted or by value, and among which rules?
 
-On logs of the comparison's simulated worlds that no result rests on (seeds from 1000 on), all rules of PONN-DR and
-further ones (the loss l1, the weight lambda2 of correlations) are judged in every fold by the models that PONN-DR
-judges them with: by the loss with which rewards held out are predicted, by the doubly robust value of taking what is
-promised most, and by the true value of that, which only a simulation knows. Then what several ways of choosing would
-have taken, in points of true value above no selection.
+On logs of the comparison's simulated worlds that no result rests on (seeds from 1000 on, on which PONN-DR's own rules
+were chosen as well), all rules of PONN-DR and further ones (the loss l1, the weight lambda2 of correlations) are judged
+in every fold by the models that PONN-DR judges them with: by the loss with which rewards held out are predicted, by the
+doubly robust value of taking what is promised most, and by the true value of that, which only a simulation knows. Then
+what several ways of choosing would have taken, in points of true value above no selection.
 
     python benchmarks/choice_of_features.py --workers 2
 

@@ -210,7 +210,8 @@ own methods read the table and estimate propensities themselves. Its networks ha
 clip: both are better than the paper's. Each peer and each method tries six settings (`benchmarks/peer_space.py`),
 unless {TRIAL_SECONDS} seconds of processor time are over before (half a minute in older runs; said where it was so):
 learned from training rows, valued on validation rows by the same doubly robust scores. The best learns again from both
-parts and is judged on the test rows by the truth; PONN-DR chooses its settings by itself, from the same rows.
+parts and is judged on the test rows by the truth; PONN-DR chooses its settings by itself, from the same rows. obp's
+networks are trained for 40 epochs, not for its default of 200 (`docs/design.md` has a comparison).
 
 A method that is behind by more than one of these, on the seeds it was run on first, is not run on further seeds of that
 world ("given up"):

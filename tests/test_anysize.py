@@ -18,8 +18,9 @@ import ponn
 from ponn import anysize
 from ponn.engine import Here, Local, Passes
 from ponn.errors import PonnError
-from ponn.evaluation import FixedAction, compare_policies, nuisances, value_on
+from ponn.evaluation import FixedAction, Sampled, compare_policies, nuisances, value_on
 from ponn.holdout import valued
+from ponn.policy import Policy
 from ponn.scoring import Asked
 from ponn.shard_evaluation import compare_sharded
 from ponn.shard_scoring import recommend_directory
@@ -100,9 +101,10 @@ def test_values_are_those_of_the_log_in_memory(folder, outcome):
     roles = {"propensity": "known", "weight": "heavy", "ignore": ["person", "day"]}
     memory, disk = anysize.read_log(folder, lazy=False, **names(**roles)), opened(folder, **roles)
     policy = outcome.policy
-    found = compare_sharded({"p": policy, "a": FixedAction("a")}, disk, policy.encoding, Passes(Here()))
+    sides = {"p": policy, "a": FixedAction("a"), "drawn": Sampled(policy)}
+    found = compare_sharded(sides, disk, policy.encoding, Passes(Here()))
     fitted = nuisances(memory)
-    for name, one in (("p", policy), ("a", FixedAction("a"))):
+    for name, one in sides.items():
         expected = value_on(one, memory, fitted, "dr", 0.95)
         error = expected.standard_error
         assert found.values[name].value == pytest.approx(expected.value, abs=0.1 * error)  # other folds
@@ -134,6 +136,40 @@ def test_evaluation_takes_the_rows_kept_aside(folder, outcome):
         anysize.evaluate(outcome.policy, disk, "switch-dr", engine=Here())
     with pytest.raises(PonnError, match="needs the log in memory"):
         anysize.evaluate(outcome.policy, disk, interval="bootstrap", engine=Here())
+
+
+def test_draws_are_valued_beside_recommendations(folder, outcome, monkeypatch):
+    """By learning and by evaluation, and the policy is asked once for both."""
+    disk, asked = opened(folder), []
+    drawn = anysize.evaluate(Sampled(outcome.policy), disk, engine=Here())
+    assert outcome.value["drawn"] == outcome.worth.drawn == drawn
+    assert drawn.ess > outcome.value["policy"].ess
+    assert outcome.policy.evaluation["value"]["drawn"]["value"] == drawn.value
+    said = Policy.predict_proba
+    monkeypatch.setattr(Policy, "predict_proba", lambda self, X: [asked.append(len(X)), said(self, X)][1])
+    found = anysize.worth(outcome.policy, disk, engine=Here())
+    assert (found.drawn, found.policy, sum(asked)) == (drawn, outcome.value["policy"], drawn.n)
+    assert anysize.worth(Sampled(outcome.policy), disk, engine=Here()).drawn is None
+
+
+def test_draws_that_are_recommendations_are_not_told_twice(folder, outcome, monkeypatch):
+    monkeypatch.setattr(Policy, "predict_proba", lambda self, X: np.eye(len(self.actions))[np.zeros(len(X), int)])
+    assert anysize.worth(outcome.policy, opened(folder), engine=Here()).drawn is None
+
+
+def test_draws_have_no_value_on_a_log_that_lacks_an_action(outcome, folder):
+    assert anysize.draws(outcome.policy, opened(folder))
+    other = replace(outcome.policy, actions=(*outcome.policy.actions[:-1], "new"))
+    assert not anysize.draws(other, opened(folder))
+
+
+def test_evaluation_of_rows_learned_from_is_doubted_of_draws_too(folder, outcome):
+    disk = opened(folder)
+    source = {**outcome.policy.provenance["source"], "whole": "", "digest": disk.digest}
+    policy = replace(outcome.policy, provenance={**outcome.policy.provenance, "source": source})
+    found = anysize.worth(policy, disk, engine=Here(), allow_low_overlap=True)
+    assert not found.policy.trusted
+    assert not found.drawn.trusted
 
 
 def test_evaluation_reads_the_rows_at_most_three_times(folder, outcome):

@@ -17,7 +17,7 @@ from ponn import evaluation, log, readiness
 from ponn.encode import Encoding
 from ponn.engine import Engine, Local, Passes, Tell, run_folder
 from ponn.errors import LogError, PonnError
-from ponn.evaluation import Comparison, CurrentPractice, FixedAction, Valued
+from ponn.evaluation import Comparison, CurrentPractice, FixedAction, Sampled, Valued
 from ponn.files import WRITERS
 from ponn.frames import is_frame, read_frame
 from ponn.intervals import Estimate, LowOverlap, both_sides
@@ -37,7 +37,7 @@ from ponn.worth import worth as worth_in_memory
 if TYPE_CHECKING:
     from ponn.holdout import Contest, Outcome
 
-POLICY, LOGGING, PRACTICE = "policy", "logging", "current practice"
+POLICY, LOGGING, PRACTICE, DRAWN = "policy", "logging", "current practice", "drawn"
 SMALL_BYTES = 64 << 20  # learning takes about ten times the bytes of its rows
 EngineName = str | Engine | None
 
@@ -196,10 +196,13 @@ def learn_with_holdout(
             keep(policy)
         action = best_fixed_action(train, policy)
         rivals: dict[str, Valued] = {POLICY: policy, LOGGING: CurrentPractice(), BEST_FIXED: FixedAction(action)}
+        rivals |= draws(policy, kept)
         paired = both_sides(level)  # the level of verdicts
         found = compare_sharded(rivals, kept, policy.encoding, passes, level=level, paired_level=paired, seed=seed)
         over_fixed = found.differences[POLICY, BEST_FIXED].as_gain(log.minimize)
-        outcome = Outcome(policy, found.values, action, over_fixed, worth_on_disk(found, LOGGING, len(kept)))
+        worth = worth_on_disk(found, LOGGING, len(kept))
+        value = {name: found.values[name] for name in (POLICY, LOGGING, BEST_FIXED)} | worth.variants
+        outcome = Outcome(policy, value, action, over_fixed, worth)
         source = {**policy.provenance["source"], "whole": log.digest, "holdout": holdout, "seed": seed}
         provenance = {**policy.provenance, "source": source, "passes": passes.summary()}
     return replace(outcome, policy=replace(policy, provenance=provenance, evaluation=outcome.as_json()))
@@ -327,7 +330,7 @@ def worth(
 ) -> Worth:
     """What a policy is worth beside current practice; see `ponn.worth.worth`.
 
-    Of a log on disk, value and verdict alone: subgroups and hidden confounding need its rows in memory.
+    Of a log on disk, value, verdict and the value of draws: subgroups and hidden confounding need its rows in memory.
     """
     if isinstance(log, Log):
         asked: dict[str, Any] = {"by": by, "gamma": gamma, "allow_low_overlap": allow_low_overlap}
@@ -346,8 +349,16 @@ def check_interval(interval: str) -> None:
 
 
 def worth_on_disk(found: Comparison, practice: str, rows: int) -> Worth:
-    """Value and verdict; the rest is not known of logs on disk."""
-    return Worth(rows, found.values[POLICY], found.values[practice], found.verdicts[POLICY])
+    """Value, verdict and what draws are worth, where that differs; the rest is not known of logs on disk."""
+    value, drawn = found.values[POLICY], found.values.get(DRAWN)
+    return Worth(rows, value, found.values[practice], found.verdicts[POLICY], drawn=None if drawn == value else drawn)
+
+
+def draws(policy: Valued, log: ShardedLog) -> dict[str, Valued]:
+    """Drawing from a learned policy's probabilities; may take any of its actions, so the log must have them all."""
+    if not isinstance(policy, Policy) or not set(policy.actions) <= set(log.actions):
+        return {}
+    return {DRAWN: Sampled(policy)}
 
 
 def refused(found: Estimate, allow_low_overlap: bool) -> Estimate:
@@ -376,13 +387,14 @@ def compare_on_disk(
     check_interval(interval)
     rows = unseen_part(policy, log)
     what = ("evaluate", log.digest, rows.reader, learned.digest, estimator, level, asdict(settings or Settings()), seed)
-    rivals: dict[str, Valued] = {POLICY: policy, PRACTICE: CurrentPractice()}
+    rivals: dict[str, Valued] = {POLICY: policy, PRACTICE: CurrentPractice(), **draws(policy, rows)}
     with passes_of(log.holder or engine, progress, *what) as passes:
         found = compare_sharded(rivals, rows, learned.encoding, passes, estimator, level, settings, seed=seed)
     if evaluation.source_of(policy).get("digest") != log.digest:
         return found
-    doubted = found.values[POLICY].distrusted("these are the very rows that the policy learned from")
-    return replace(found, values={**found.values, POLICY: doubted})
+    why = "these are the very rows that the policy learned from"
+    doubted = {name: found.values[name].distrusted(why) for name in (POLICY, DRAWN) if name in found.values}
+    return replace(found, values={**found.values, **doubted})
 
 
 # Looking -------------------------------------------------------------------------------------------------

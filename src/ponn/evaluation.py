@@ -142,12 +142,16 @@ def ineligible_share_told(share: float) -> tuple[str, ...]:
     return (f"{share:.1%} of its choices are not eligible and count as eligible ones",) if share else ()
 
 
-def wanted_on(policy: Valued, log: Log) -> np.ndarray:
-    """h(a | x_j) as the policy gives it; only learned policies know what is eligible."""
+def wanted_on(policy: Valued, log: Log, ask: Callable[[Policy], np.ndarray] | None = None) -> np.ndarray:
+    """h(a | x_j) as the policy gives it; only learned policies know what is eligible.
+
+    ask: what a learned policy says of these rows, where several are valued that rest on the same one.
+    """
+    ask = ask or (lambda learned: learned.predict_proba(log))
     if isinstance(policy, Policy):
-        return matched(greedy(policy.predict_proba(log)), policy.actions, log)
+        return matched(greedy(ask(policy)), policy.actions, log)
     if isinstance(policy, Sampled):
-        return matched(policy.policy.predict_proba(log), policy.policy.actions, log)
+        return matched(ask(policy.policy), policy.policy.actions, log)
     if isinstance(policy, SupportedOnly):
         learned = policy.policy
         return matched(greedy(learned.safer(*learned.design(log))), learned.actions, log)

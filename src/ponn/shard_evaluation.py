@@ -17,6 +17,7 @@ independent groups are as good.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -82,8 +83,9 @@ class ValueSums:
         log, X = batch.log, with_ones(self.encoding.design(batch.log))
         p, Q = self.practice.p(batch, X), predicted_rewards(self.theta, batch, X, self.seed)
         columns, weights, wanted, impossible = [np.ones(len(log)), log.R], [], [], []
+        ask = cache(lambda learned: learned.predict_proba(log))  # taken as it recommends and drawn from, asked once
         for policy in self.policies:
-            plain = wanted_on(policy, log)
+            plain = wanted_on(policy, log, ask)
             impossible.append(0.0 if log.eligible is None else float(plain[~log.eligible].sum()))
             h = possible(plain, log, self.counts)
             t = terms(h, log.A, log.R, p, Q)
@@ -294,7 +296,7 @@ def value_sums(
     n = len(log)
     largest = math.ceil(SLACK * tail_rows(n)) + 10
     counts = np.array([log.survey.actions[label][0] for label in log.actions])
-    work = ValueSums(log.reader, encoding, practice, theta, tuple(map(light, policies)), seed, largest, counts)
+    work = ValueSums(log.reader, encoding, practice, theta, light(policies), seed, largest, counts)
     total = Sums.zero(len(policies), len(log.actions), log.columns.group is not None)
     for part in passes.over("values", work, log.shards):
         total += Sums.from_arrays(part)
@@ -302,16 +304,19 @@ def value_sums(
     return total
 
 
-def light(policy: Valued) -> Valued:
-    """A policy without what only people read: workers do not need it, and kept results do not depend on it."""
-    if isinstance(policy, Sampled | SupportedOnly):
-        return replace(policy, policy=light_policy(policy.policy))
-    return light_policy(policy) if isinstance(policy, Policy) else policy
+def light(policies: Sequence[Valued]) -> tuple[Valued, ...]:
+    """Policies without what only people read: workers do not need it, and kept results do not depend on it.
 
+    A learned policy that several rest on stays one, also where workers unpack it.
+    """
+    bare = cache(lambda learned: replace(learned, provenance={}, evaluation=None, relevance=()))
 
-def light_policy(policy: Policy) -> Policy:
-    """The policy alone."""
-    return replace(policy, provenance={}, evaluation=None, relevance=())
+    def without(policy: Valued) -> Valued:
+        if isinstance(policy, Sampled | SupportedOnly):
+            return replace(policy, policy=bare(policy.policy))
+        return bare(policy) if isinstance(policy, Policy) else policy
+
+    return tuple(map(without, policies))
 
 
 def compare_sharded(

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import run_ponn
 import trials
+from sklearn.linear_model import LogisticRegression
 
 import against_peers
 import leaderboard
@@ -106,6 +108,28 @@ def test_what_trials_share_is_made_once_and_its_time_counts_every_time(monkeypat
         assert found == len(one)
     assert len(made) == 2
     assert trials.spared == 7.0
+
+
+def test_a_regression_is_fitted_once_on_the_same_rows_in_the_same_way(monkeypatch):
+    monkeypatch.setattr(trials, "known", {})
+    fits, fit_anew = [], run_ponn.fit_anew
+    monkeypatch.setattr(run_ponn, "fit_anew", lambda *rows: fits.append(rows) or fit_anew(*rows))
+    rng = np.random.default_rng(0)
+    X, y, w = rng.normal(size=(60, 3)), rng.integers(3, size=60), rng.random(60)
+    different = [
+        ({}, X, y, None),
+        ({}, X, y, w),
+        ({}, X, (y + 1) % 3, None),
+        ({}, X[:, :2], y, None),
+        ({"C": 9.0}, X, y, None),
+    ]
+    for times in (1, 2):
+        for how, *rows in different:
+            found, expected = run_ponn.fit_once(LogisticRegression(**how), *rows), LogisticRegression(**how).fit(*rows)
+            assert np.array_equal(found.coef_, expected.coef_)
+            assert np.array_equal(found.predict_proba(rows[0]), expected.predict_proba(rows[0]))
+            assert found.get_params() == expected.get_params()
+        assert len(fits) == len(different), times
 
 
 # Runners -------------------------------------------------------------------------------------------------

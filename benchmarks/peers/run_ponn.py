@@ -22,7 +22,7 @@ def fit_once(
     model: LogisticRegression, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray | None = None
 ) -> LogisticRegression:
     """Fit as usual, but once on the same rows: Step A and what policies carry along do not depend on the settings that
-    are tried, and take half the time where there are 50 actions."""
+    are tried; with 50 actions they took a third of the time of a network's trial."""
     how = np.frombuffer(repr(sorted(model.get_params().items())).encode(), np.uint8)
     weight = np.empty(0) if sample_weight is None else sample_weight
     fitted = once(lambda: fit_anew(clone(model), X, y, sample_weight), X, y, weight, how)

@@ -6,7 +6,7 @@ import pytest
 from ponn.errors import PonnError
 from ponn.inference import sigmoid
 from ponn.models import LinearRewards, RewardNetwork, build_model, with_action
-from ponn.reward import both_outcomes, fit_linear_rewards, fit_rewards, logistic_loss
+from ponn.reward import boosted_rewards, both_outcomes, fit_linear_rewards, fit_rewards, logistic_loss
 
 
 def data(n: int = 600, D: int = 5, k: int = 2, seed: int = 0):
@@ -52,6 +52,15 @@ def test_a_weighted_row_is_that_many_rows():
     one = fit_rewards(X, A, R, weight, 2, 1.0)
     two = fit_rewards(X[repeated], A[repeated], R[repeated], np.ones(len(repeated)), 2, 1.0)
     assert np.allclose(one.W, two.W, atol=1e-4)
+
+
+def test_boosting_counts_rows_by_their_weights_and_equal_weights_change_nothing():
+    X, A, R, weight = data()
+    plain = boosted_rewards(X, A, R, weight, 3, X, 0)
+    assert np.array_equal(boosted_rewards(X, A, R, 3 * weight, 3, X, 0), plain)
+    assert (plain[:, 2] == 0).all()  # never taken
+    lucky = np.where(R == 1, 9.0, 1.0)
+    assert boosted_rewards(X, A, R, lucky, 3, X, 0)[:, :2].mean() > plain[:, :2].mean() + 0.1
 
 
 def test_actions_without_rows_or_with_one_outcome_have_no_slopes():

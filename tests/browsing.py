@@ -10,13 +10,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from commands import PONN
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 MISSING = (
     "NO BROWSER: the pages were NOT tested. Install Chromium (as root on Debian: apt-get install chromium), or name "
     "one in PONN_BROWSER."
 )
-PONN = [sys.executable, "-c", "from ponn.cli import main; main()"]
 
 
 def browser_path() -> str | None:

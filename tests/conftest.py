@@ -1,11 +1,18 @@
 """Fixtures that several test files share, and the order of the files."""
 
+import os
+
 import pytest
 from hypothesis import settings
 
 from browsing import browser
+from commands import here
 
-__all__ = ["browser"]
+__all__ = ["browser", "here"]
+
+# Two processes test at a time, and threads of OpenMP that wait for each other take most of the processors' time. Read
+# when numpy, torch and scikit-learn are loaded, here and in every process that is started.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes says more about the machine than about the code
 settings.register_profile("ponn", deadline=None)

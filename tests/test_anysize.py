@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import ponn
+from commands import PONN
 from ponn import anysize
 from ponn.engine import Here, Local, Passes
 from ponn.errors import PonnError
@@ -336,11 +336,8 @@ def test_a_killed_worker_changes_nothing(folder, outcome, local):
     assert_same(outcome, found, 0.0)
 
 
-def run(*arguments, **keywords):
-    code = "from ponn.cli import main; main()"
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", code, *map(str, arguments)], stderr=subprocess.PIPE, text=True, **keywords
-    )
+def begun(*words):
+    return subprocess.Popen([*PONN, *map(str, words)], stderr=subprocess.PIPE, text=True)
 
 
 def check_that_a_killed_driver_goes_on(folder, tmp_path, *engine):
@@ -353,7 +350,7 @@ def check_that_a_killed_driver_goes_on(folder, tmp_path, *engine):
         *(f"--ignore={one}" for one in ("person", "day", "heavy", "known")),
     )
     command = ("learn", folder, *roles, *engine, "--set", "hidden=(4,)", "--set", "epochs=3")
-    killed = run(*command, "--out", tmp_path / "one.ponn")
+    killed = begun(*command, "--out", tmp_path / "one.ponn")
     for line in killed.stderr:
         if line.startswith("reward models"):
             break
@@ -362,11 +359,11 @@ def check_that_a_killed_driver_goes_on(folder, tmp_path, *engine):
     killed.stderr.close()
     kept = list((tmp_path / "runs").rglob("*.part"))
     assert any("Step-A" in str(one) for one in kept)
-    again = run(*command, "--out", tmp_path / "one.ponn")
+    again = begun(*command, "--out", tmp_path / "one.ponn")
     told = again.communicate()[1]
     assert again.returncode == 0, told
     assert f"Step A ({pq.read_table(folder).num_rows:,} rows were done before)" in told
-    undisturbed = run(*command, "--out", tmp_path / "two.ponn")
+    undisturbed = begun(*command, "--out", tmp_path / "two.ponn")
     assert undisturbed.wait() == 0
     undisturbed.stderr.close()
     one, two = (ponn.load(tmp_path / name) for name in ("one.ponn", "two.ponn"))
@@ -469,7 +466,7 @@ def test_only_missing_answers_are_made_again(folder, outcome, local, tmp_path):
         recommend_directory(outcome.policy, folder, out, Passes(local))
 
 
-def test_on_the_command_line(folder, tmp_path):
+def test_on_the_command_line(folder, here, tmp_path):
     policy = tmp_path / "p.ponn"
     roles = (
         "--action",
@@ -478,18 +475,14 @@ def test_on_the_command_line(folder, tmp_path):
         "reward",
         *(f"--ignore={one}" for one in ("person", "day", "heavy", "known")),
     )
-    learned = run(
-        "learn", folder, *roles, "--workers", "2", "--set", "hidden=(4,)", "--out", policy, "--json", stdout=-1
-    )
-    out, told = learned.communicate()
-    assert learned.returncode == 0, told
-    answer = json.loads(out)
+    learned = here("learn", folder, *roles, "--workers", "2", "--set", "hidden=(4,)", "--out", policy, "--json")
+    assert learned.returncode == 0, learned.stderr
+    answer = json.loads(learned.stdout)
     assert answer["rows"] == 4_000
-    assert "Step B: " in told  # where the time went
-    valued = run("evaluate", policy, folder, "--workers", "2", "--json", stdout=-1)
-    out, told = valued.communicate()
-    assert valued.returncode == 0, told
-    assert json.loads(out)["value"] == pytest.approx(answer["value"]["policy"]["value"], rel=1e-12)
-    scored = run("recommend", policy, folder, "--workers", "2", "--out", tmp_path / "out")
-    assert "4,000 rows" in scored.communicate()[1]
+    assert "Step B: " in learned.stderr  # where the time went
+    valued = here("evaluate", policy, folder, "--workers", "2", "--json")
+    assert valued.returncode == 0, valued.stderr
+    assert json.loads(valued.stdout)["value"] == pytest.approx(answer["value"]["policy"]["value"], rel=1e-12)
+    scored = here("recommend", policy, folder, "--workers", "2", "--out", tmp_path / "out")
+    assert "4,000 rows" in scored.stderr
     assert pa.concat_tables([pq.read_table(one) for one in sorted((tmp_path / "out").iterdir())]).num_rows == 4_000

@@ -2,40 +2,13 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 
 import pytest
 
-from ponn.cli import main, ponn
-
-
-def run(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
-    code = "from ponn.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *arguments], capture_output=True, text=True, cwd=cwd
-    )
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch, capsys):
-    """The same in this process and in an empty folder: a new Python costs a second or more, and imports torch again."""
-    monkeypatch.chdir(tmp_path)
-    on_term = signal.getsignal(signal.SIGTERM)
-
-    def run_here(*arguments: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["ponn", *arguments])
-        capsys.readouterr()
-        try:
-            main()
-            status = 0
-        except SystemExit as end:
-            status = end.code
-        return subprocess.CompletedProcess(arguments, status or 0, *capsys.readouterr())
-
-    yield run_here
-    signal.signal(signal.SIGTERM, on_term)
+from commands import run
+from ponn.cli import ponn
 
 
 def test_simulate_then_check(tmp_path):

@@ -2,9 +2,9 @@
 
 import re
 import shlex
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -13,23 +13,22 @@ BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+)\)")
 
 
-def run_shell(lines: str, folder: Path) -> None:
+def run_shell(lines: str, here: Callable[..., CompletedProcess[str]]) -> None:
     for line in lines.splitlines():
         words = shlex.split(line)
         assert words[0] == "ponn", f"the documents only run ponn, not {line}"
-        code = "from ponn.cli import main; main()"
-        subprocess.run([sys.executable, "-W", "error", "-c", code, *words[1:]], cwd=folder, check=True)
+        done = here(*words[1:])
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/scale.md"])
-def test_every_block_runs(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_every_block_runs(name, here):
     names: dict[str, object] = {}
     blocks = BLOCK.findall((ROOT / name).read_text())
     assert blocks
     for language, code in blocks:
         if language == "sh":
-            run_shell(code, tmp_path)
+            run_shell(code, here)
         else:
             exec(compile(code, name, "exec"), names)
 

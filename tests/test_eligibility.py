@@ -1,8 +1,6 @@
 """Eligible actions: what rules and columns say, and that nothing learned, valued or recommended leaves them."""
 
 import json
-import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -19,9 +17,18 @@ import ponn
 from ponn.eligibility import Eligibility, given_actions
 from ponn.encode import Encoding
 from ponn.estimators import terms, valuation
-from ponn.evaluation import FixedAction, Nuisances, Sampled, SupportedOnly, evaluate, probabilities_on, value_on
+from ponn.evaluation import (
+    FixedAction,
+    Nuisances,
+    Sampled,
+    SupportedOnly,
+    evaluate,
+    probabilities_on,
+    read_same_log,
+    value_on,
+)
 from ponn.files import write_table
-from ponn.holdout import learn_with_holdout, read_same_log
+from ponn.holdout import learn_with_holdout
 from ponn.inference import actions_at
 from ponn.objective import CRITERIA, Majorant, outcomes, ratio, read, row_losses, score_slopes
 from ponn.policy import RECOMMENDED
@@ -781,35 +788,26 @@ def test_learning_with_a_holdout_values_policies_among_eligible_actions(tmp_path
 # The command line -----------------------------------------------------------------------------------------------
 
 
-def run(*arguments: str, cwd) -> subprocess.CompletedProcess[str]:
-    code = "from ponn.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *arguments], capture_output=True, text=True, cwd=cwd
-    )
-
-
-def test_the_command_line_from_log_to_recommendations(tmp_path):
+def test_the_command_line_from_log_to_recommendations(here, tmp_path):
     table, can, _ = cases(400)
     table = table.append_column("can", pa.array(cells(can)))
     write_table(table, tmp_path / "log.csv")
     roles = ("log.csv", "--action", "drug", "--reward", "well", "--eligible", "can", "--never", RULES[0])
-    told = run("check", *roles, cwd=tmp_path)
+    told = here("check", *roles)
     assert f"in {can[:, 1].sum()} rows ({can[:, 1].mean():.1%})" in told.stdout
-    learned = run("learn", *roles, "--method", "lr-l1", "--out", "p.ponn", cwd=tmp_path)
+    learned = here("learn", *roles, "--method", "lr-l1", "--out", "p.ponn")
     assert learned.returncode == 0, learned.stderr
     assert "Never CAF if age >= 70" in learned.stdout
     assert "Available actions by column 'can'" in learned.stdout
-    valued = run("evaluate", "p.ponn", "log.csv", "--allow-low-overlap", "--json", cwd=tmp_path)
+    valued = here("evaluate", "p.ponn", "log.csv", "--allow-low-overlap", "--json")
     assert json.loads(valued.stdout)["n"] == 120
-    made = run(
-        "recommend", "p.ponn", "log.csv", "--out", "out.parquet", "--probabilities", "--keep", "age", cwd=tmp_path
-    )
+    made = here("recommend", "p.ponn", "log.csv", "--out", "out.parquet", "--probabilities", "--keep", "age")
     assert made.returncode == 0, made.stderr
     check_recommended(pq.read_table(tmp_path / "out.parquet"), can)
     write_table(table.drop_columns(["can"]), tmp_path / "rows.csv")
-    assert "lack the column 'can'" in run("recommend", "p.ponn", "rows.csv", cwd=tmp_path).stderr
-    some = run("recommend", "p.ponn", "rows.csv", "--available", "AC", "--columns", "action", cwd=tmp_path)
+    assert "lack the column 'can'" in here("recommend", "p.ponn", "rows.csv").stderr
+    some = here("recommend", "p.ponn", "rows.csv", "--available", "AC", "--columns", "action")
     assert set(some.stdout.split()[1:]) == {'"AC"'}
-    wrong = run("check", *roles[:-1], "CAF if age >=", cwd=tmp_path)
+    wrong = here("check", *roles[:-1], "CAF if age >=")
     assert wrong.returncode == 1
     assert "cannot be read at its end" in wrong.stderr

@@ -23,7 +23,7 @@ from ponn.shard_steps import fit_practice
 from ponn.shard_training import training_problem
 from ponn.sharded import ShardedLog, read_sharded
 from ponn.team import Team
-from test_eligibility import LABELS, RULES, cases, cells, run
+from test_eligibility import LABELS, RULES, cases, cells
 from test_sharded import write
 
 ROLES = {"action": "drug", "reward": "well"}
@@ -244,17 +244,17 @@ def test_current_practice_and_a_fixed_action_are_valued_after_learning(folder):
 # The command line ----------------------------------------------------------------------------------------
 
 
-def test_the_command_line_on_disk_from_log_to_recommendations(folder, logged, tmp_path):
+def test_the_command_line_on_disk_from_log_to_recommendations(folder, logged, here, tmp_path):
     can = logged[1]
     roles = (str(folder), "--action", "drug", "--reward", "well", "--eligible", "can", "--ignore", "p")
     roles += ("--never", RULES[0], "--engine", "local", "--workers", "1")
-    told = run("check", *roles, cwd=tmp_path)
+    told = here("check", *roles)
     assert f"in {can[:, 1].sum():,} rows ({can[:, 1].mean():.1%})" in told.stdout
-    learned = run("learn", *roles, "--out", "p.ponn", "--set", "epochs=3", "--json", cwd=tmp_path)
+    learned = here("learn", *roles, "--out", "p.ponn", "--set", "epochs=3", "--json")
     assert learned.returncode == 0, learned.stderr
-    again = run("evaluate", "p.ponn", str(folder), "--engine", "local", "--json", "--allow-low-overlap", cwd=tmp_path)
+    again = here("evaluate", "p.ponn", str(folder), "--engine", "local", "--json", "--allow-low-overlap")
     assert json.loads(again.stdout)["value"] == json.loads(learned.stdout)["value"]["policy"]["value"]
-    advised = run("recommend", "p.ponn", str(folder), "--engine", "local", "--out", "advice", cwd=tmp_path)
+    advised = here("recommend", "p.ponn", str(folder), "--engine", "local", "--out", "advice")
     assert advised.returncode == 0, advised.stderr
     first = pq.read_table(tmp_path / "advice")["action"].to_numpy()
     assert can[np.arange(3_000), np.searchsorted(LABELS, first)].all()

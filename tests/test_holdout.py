@@ -3,7 +3,6 @@
 import json
 import math
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,11 @@ import pytest
 from scipy.stats import t as student
 
 import ponn
+from commands import PONN
 from ponn.commands_learn import print_outcome
-from ponn.evaluation import compare_policies, evaluate, nuisances
+from ponn.evaluation import compare_policies, evaluate, nuisances, read_same_log
 from ponn.files import write_table
-from ponn.holdout import best_fixed_action, compare_methods, learn_with_holdout, read_same_log, valued
+from ponn.holdout import best_fixed_action, compare_methods, learn_with_holdout, valued
 from ponn.synthetic import synthetic
 from ponn.worth import worth
 
@@ -178,8 +178,8 @@ def test_a_single_action_that_cannot_be_valued_is_said(world, outcome, capsys):
     assert "the log only in 0 of them" in told
 
 
-def test_the_help_of_compare_names_every_method(tmp_path):
-    told = run("compare", "--help", cwd=tmp_path).stdout
+def test_the_help_of_compare_names_every_method(here):
+    told = here("compare", "--help").stdout
     assert all(f" {name}" in told for name in ponn.METHODS)
 
 
@@ -335,11 +335,6 @@ def test_subgroups_by_a_column_that_the_policy_does_not_look_at(world, tmp_path)
 # Commands ---------------------------------------------------------------------------------------------------
 
 
-def run(*arguments, cwd: Path):
-    command = [sys.executable, "-c", "from ponn.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture(scope="module")
 def folder(world, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("holdout")
@@ -350,36 +345,45 @@ def folder(world, tmp_path_factory) -> Path:
 FLAGS = ("--action", "action", "--reward", "reward", "--set", "epochs=30", "--set", "hidden=(8,)", "--json")
 
 
-def test_learn_evaluate_and_compare_on_the_command_line(folder):
-    learned = run("learn", "log.csv", *FLAGS, "--method", "ponn-b", "--require-improvement", cwd=folder)
+def test_learn_evaluate_and_compare_on_the_command_line(folder, here):
+    learned = here("learn", "log.csv", *FLAGS, "--method", "ponn-b", "--require-improvement", cwd=folder)
     assert learned.returncode == 0, learned.stderr
     told = json.loads(learned.stdout)
     assert {"policy", "method", "rows", "actions", "seconds", "value", "verdict", "over_best_fixed"} <= set(told)
     assert told["over_best_fixed"]["verdict"] == "better"
-    valued = run("evaluate", "policy.ponn", "log.csv", "--json", "--require-improvement", cwd=folder)
+    valued = here("evaluate", "policy.ponn", "log.csv", "--json", "--require-improvement", cwd=folder)
     assert valued.returncode == 0, valued.stderr
     assert json.loads(valued.stdout)["n"] == told["value"]["policy"]["n"]
     assert json.loads(valued.stdout)["logging"]["value"] == told["value"]["logging"]["value"]
-    looked = run("evaluate", "policy.ponn", "log.csv", "--by", "x1", "--gamma", "1.2", "--json", cwd=folder)
+    looked = here("evaluate", "policy.ponn", "log.csv", "--by", "x1", "--gamma", "1.2", "--json", cwd=folder)
     more = json.loads(looked.stdout)
     assert [one["column"] for one in more["subgroups"]["groups"]] == ["x1"] * 4
     assert more["sensitivity"]["gamma"] == 1.2
-    shown = run("evaluate", "policy.ponn", "log.csv", "--by", "x1", "--gamma", "1.2", cwd=folder).stdout
+    shown = here("evaluate", "policy.ponn", "log.csv", "--by", "x1", "--gamma", "1.2", cwd=folder).stdout
     assert "all 12 intervals hold together with 95 %" in shown
     assert "changed the odds of an action by up to 1.2" in shown
     assert "An unseen cause would have to change the odds" in shown
     how = ("--methods", "lr-l1,logging", "--interval", "bernstein", "--estimator", "ips")
-    compared = run("compare", "log.csv", *FLAGS, *how, cwd=folder)
+    compared = here("compare", "log.csv", *FLAGS, *how, cwd=folder)
     assert json.loads(compared.stdout)["differences"][0]["interval"] == "bernstein", compared.stderr
     assert json.loads(compared.stdout)["best"] == "lr-l1", compared.stderr
 
 
-def test_no_improvement_gives_status_3_and_bad_wishes_status_1(folder):
-    learned = run(
+def test_a_policy_is_valued_without_loading_torch(world, folder):
+    ponn.learn(world.log, "lr-l1").save(folder / "plain.ponn")
+    at_the_end = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr)); "
+    command = [*PONN[:-1], at_the_end + PONN[-1], "evaluate", "plain.ponn", "log.csv", "--allow-low-overlap"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "False"
+
+
+def test_no_improvement_gives_status_3_and_bad_wishes_status_1(folder, here):
+    learned = here(
         "learn", "log.csv", *FLAGS, "--method", "logging", "--out", "same.ponn", "--require-improvement", cwd=folder
     )
     assert learned.returncode == 3
     assert json.loads(learned.stdout)["verdict"] != "better"
-    wrong = run("evaluate", "same.ponn", "log.csv", "--estimator", "best", cwd=folder)
+    wrong = here("evaluate", "same.ponn", "log.csv", "--estimator", "best", cwd=folder)
     assert wrong.returncode == 1
     assert "no estimator 'best'" in wrong.stderr

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from commands import PONN
 from ponn import simulate
 from ponn.errors import PonnError
 from ponn.files import write_table
@@ -263,8 +264,7 @@ def test_learn_ends_when_its_input_closes(tmp_path):
     write_table(simulate.world("kidney-stones", seed=0).log.table, tmp_path / "log.csv")
     roles = ("--action", "treatment", "--reward", "success", "--method", "ponn-b")
     roles += ("--set", "epochs=100000", "--set", "patience=100000")
-    code = [sys.executable, "-c", "from ponn.cli import main; main()"]
-    command = [*code, "learn", "log.csv", *roles, "--progress", "json", "--out", "p.ponn"]
+    command = [*PONN, "learn", "log.csv", *roles, "--progress", "json", "--out", "p.ponn"]
     quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 100}
     done = subprocess.run(command, cwd=tmp_path, **quiet)
     assert done.returncode == 130

@@ -467,24 +467,19 @@ def test_reasons_of_a_safer_policy_speak_of_its_own_probabilities(policy, table)
         assert "it cannot tell" in str(one)
 
 
-def test_the_command_gives_reasons_and_tells_support(policy, table, tmp_path):
+def test_the_command_gives_reasons_and_tells_support(policy, table, here, tmp_path):
     rare = cautious(policy, 0, -30, 0)
     rare.save(tmp_path / "p.ponn")
     write_table(rows_of(table, 100), tmp_path / "rows.csv")
-    code = "from ponn.cli import main; main()"
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-W", "error", "-c", code, "recommend", "p.ponn", "rows.csv", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
-
-    done = run("--reasons", "--out", "out.parquet", "--columns", "action,supported,expected_low")
+    advise = ("recommend", "p.ponn", "rows.csv")
+    done = here(*advise, "--reasons", "--out", "out.parquet", "--columns", "action,supported,expected_low")
     found = pq.read_table(tmp_path / "out.parquet")
     assert found.column_names == ["action", "supported", "expected_low", "reasons"]
     for action, text in zip(found.column("action"), found.column("reasons"), strict=True):
         assert json.loads(text.as_py())["text"].startswith(str(action))
     lost = found.column("supported").to_pylist().count(False)
     assert f"{lost} of 100 recommendations are not supported" in done.stderr
-    done = run("--supported-only", "--out", "safe.csv")
+    done = here(*advise, "--supported-only", "--out", "safe.csv")
     assert f"{lost} of 100 recommendations are the best supported action in place of one" in done.stderr
     assert "recommendations are not supported" not in done.stderr
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from functools import cache
@@ -17,6 +15,7 @@ import pytest
 from pyarrow.csv import write_csv
 
 import ponn
+from commands import run
 from ponn.charts import LINES, in_figures
 from ponn.commands_policy import how_it_learned
 from ponn.confounding import what_overturns
@@ -484,13 +483,6 @@ def test_the_command_line_writes_the_same_report_twice(tmp_path):
     assert (told["report"], told["worth"]["value"]) == ("two.html", value["value"])
     shown = (tmp_path / "one.html").read_text()
     assert f"<td class='number'>{figures(value['value'])}</td><td class='number'>{figures(value['low'])}</td>" in shown
-
-
-def run(*arguments, cwd):
-    code = "from ponn.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *arguments], capture_output=True, text=True, cwd=cwd, check=True
-    )
 
 
 def test_a_report_that_cannot_be_written_says_why(tmp_path):

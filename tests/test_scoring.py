@@ -1,7 +1,6 @@
 """Batch scoring: the same recommendations as in memory, whatever the format, the pieces and the threads."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -461,28 +460,22 @@ def test_the_sigmoid_is_exact_to_single_precision():
 # The command ---------------------------------------------------------------------------------------------
 
 
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    code = "from ponn.cli import main; main()"
-    command = [sys.executable, "-W", "error", "-c", code, "recommend", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=os.environ | {"OMP_NUM_THREADS": "1"})
-
-
-def test_the_command_writes_files_and_standard_output_and_tells_surprises_once(policy, rows, tmp_path):
+def test_the_command_writes_files_and_standard_output_and_tells_surprises_once(policy, rows, here, tmp_path):
     name = policy.encoding.features[0].name
     policy.save(tmp_path / "p.ponn")
     written(rows, tmp_path / "rows.csv")
     only = ("--columns", "action,probability", "--keep", "id")
-    done = run("p.ponn", "rows.csv", "--out", "out.parquet", "--threads", "2", *only, cwd=tmp_path)
+    done = here("recommend", "p.ponn", "rows.csv", "--out", "out.parquet", "--threads", "2", *only)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     holes = rows.column(0).null_count
     assert done.stderr.count(f"Column '{name}' holds cells unlike anything in training: {holes} ") == 1
     assert f"out.parquet: {ROWS:,} rows in " in done.stderr
     assert pq.read_schema(tmp_path / "out.parquet").names == ["id", "action", "probability"]
-    shown = run("p.ponn", "rows.csv", *only, cwd=tmp_path)
+    shown = here("recommend", "p.ponn", "rows.csv", *only)
     assert shown.stdout.splitlines()[0] == '"id","action","probability"'
     assert len(shown.stdout.splitlines()) == ROWS + 1
-    wrong = run("p.ponn", "rows.csv", "--columns", "act", cwd=tmp_path)
+    wrong = here("recommend", "p.ponn", "rows.csv", "--columns", "act")
     assert wrong.returncode == 1
     assert "expected some of action" in wrong.stderr
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
 
+from commands import PONN
 from ponn import serve as server
 from ponn.advice import Adviser, Ask, AskError, Mode, drawn
 from ponn.decisions import convert_decisions
@@ -690,10 +691,9 @@ def test_schemathesis_finds_no_server_error(policy, tmp_path):
 @contextmanager
 def started(*arguments, cwd):
     """A server in a process of its own, and its URL."""
-    command = [sys.executable, "-c", "from ponn.cli import main; main()", "serve", *arguments, "--port", "0"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [*PONN, "serve", *arguments, "--port", "0"]
     with (cwd / "stderr").open("w") as told:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True, cwd=cwd, env=environment)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True, cwd=cwd)
     try:
         yield process, re.search(r"http://\S+", process.stdout.readline())[0]
     finally:

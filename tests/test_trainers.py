@@ -1,7 +1,7 @@
 """Training that is stopped goes on with the same bits, and several processes train the network that one would."""
 
+import os
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 
 import ponn
+from commands import PONN
 from faults import Deadly
 from ponn import anysize
 from ponn.checkpoint import Checkpoint
@@ -222,6 +223,11 @@ def training_processes(folder: str) -> list[int]:
     return found
 
 
+def states(folder: Path) -> list[Path]:
+    """States of training below a folder; runs that end meanwhile take their folders away."""
+    return [Path(where) / name for where, _, names in os.walk(folder) for name in names if name == "state.part"]
+
+
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc to find processes")
 def test_a_killed_command_goes_on_in_the_middle_of_step_c(tmp_path, monkeypatch):
     monkeypatch.setenv("PONN_RUNS", str(tmp_path / "runs"))
@@ -229,22 +235,21 @@ def test_a_killed_command_goes_on_in_the_middle_of_step_c(tmp_path, monkeypatch)
     words = ["learn", folder, "--action", "action", "--reward", "reward", "--workers", "1", "--trainers", "2"]
     words += [f"--ignore={one}" for one in ("person", "day", "heavy", "known")]
     words += [word for one in ("hidden=(4,)", "epochs=120", "patience=120") for word in ("--set", one)]
-    command = [sys.executable, "-W", "error", "-c", "from ponn.cli import main; main()", *map(str, words), "--out"]
-    killed = subprocess.Popen([*command, str(tmp_path / "one.ponn")], stderr=subprocess.DEVNULL)
-    while not list((tmp_path / "runs").rglob("state.part")):
-        assert killed.poll() is None
-        time.sleep(0.02)
-    killed.kill()
-    killed.wait()
+    command = [*PONN, *map(str, words), "--out"]
+    with subprocess.Popen([*command, str(tmp_path / "one.ponn")], stderr=subprocess.DEVNULL) as killed:
+        while not states(tmp_path):
+            assert killed.poll() is None
+            time.sleep(0.02)
+        killed.kill()
     for _ in range(300):
         if not training_processes(str(tmp_path)):
             break
         time.sleep(0.1)
     assert not training_processes(str(tmp_path))
-    (state,) = (tmp_path / "runs").rglob("state.part")
+    (state,) = states(tmp_path)
     assert 0 < len(Checkpoint(state).read().history) <= 120
     for name in ("one.ponn", "two.ponn"):
         subprocess.run([*command, str(tmp_path / name)], check=True, stderr=subprocess.DEVNULL)
     one, two = (ponn.load(tmp_path / name) for name in ("one.ponn", "two.ponn"))
     assert one.digest == two.digest
-    assert not list((tmp_path / "runs").rglob("state.part"))
+    assert not states(tmp_path)

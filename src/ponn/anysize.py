@@ -264,14 +264,12 @@ def read_same_log(
 
     also: columns that the policy does not look at, kept to make subgroups by.
     """
-    from ponn import holdout
-
     by_hash = policy.provenance.get("source", {}).get("split") == "hash" and is_directory(path)
     if not by_hash and engine is None and not is_large(path):
-        found = holdout.read_same_log(policy, path, also)
+        found = evaluation.read_same_log(policy, path, also)
         return as_directory(found, path)
     lazy = True if by_hash else None
-    return read_log(path, lazy=lazy, engine=engine, progress=progress, **holdout.same_columns(policy))
+    return read_log(path, lazy=lazy, engine=engine, progress=progress, **evaluation.same_columns(policy))
 
 
 def as_directory(found: Log, source: Any) -> Log:

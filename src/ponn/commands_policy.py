@@ -181,7 +181,7 @@ def report_on(policy: str, log: str, out: str, level: float, by: tuple[str, ...]
       ponn report clinic.ponn visits.csv --out report.html
       ponn report clinic.ponn visits.csv --by age --by ward
     """
-    from ponn.holdout import read_same_log
+    from ponn.evaluation import read_same_log
     from ponn.policy import load
     from ponn.report import write_report
 

@@ -37,7 +37,7 @@ from ponn.intervals import (
     percentile_interval,
     verdict,
 )
-from ponn.log import Log
+from ponn.log import Log, read_log
 from ponn.models import greedy
 from ponn.policy import Policy
 from ponn.propensity import Propensities, check_rows, fold_numbers, propensities, stops_told
@@ -111,6 +111,28 @@ def nuisances(log: Log, settings: Settings | None = None, *, folds: int = FOLDS,
 
 
 # The policy on the rows of a log ---------------------------------------------------------------------------
+
+
+def read_same_log(policy: Policy, path: Any, also: Sequence[str] = ()) -> Log:
+    """A log read with the columns, rules, reward's range and direction that the policy was learned with.
+
+    Rows without outcome, or whose action was not eligible, are left out where they were then; the log's notes count
+    them. also: columns that the policy does not look at, kept to make subgroups by.
+    """
+    return read_log(path, **same_columns(policy), keep=also)
+
+
+def same_columns(policy: Policy) -> dict[str, Any]:
+    """The keywords of `read_log` with which the policy's log was read."""
+    made = policy.provenance
+    columns, reward = made["columns"], made["reward"]
+    return {role: columns[role] for role in ("action", "reward", "propensity", "group", "time", "weight")} | {
+        "features": columns["features"],
+        "minimize": reward["minimize"],
+        "reward_range": tuple(reward["range"]),
+        "drop_missing": made.get("drop_missing", False),
+        "eligible": policy.eligibility and replace(policy.eligibility, labels=policy.actions),
+    }
 
 
 def probabilities_on(policy: Valued, log: Log) -> np.ndarray:

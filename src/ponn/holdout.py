@@ -28,7 +28,7 @@ from ponn.evaluation import (
 from ponn.intervals import Estimate, Verdict, estimate_json, told_over_fixed, verdict
 from ponn.learners import Progress, silent
 from ponn.learning import VALID_SHARE, learn
-from ponn.log import Log, read_log
+from ponn.log import Log
 from ponn.policy import Policy
 from ponn.propensity import propensities
 from ponn.settings import method_named
@@ -128,28 +128,6 @@ def fixed_value(action: Any, log: Log, p: np.ndarray) -> float:
     """What giving everyone this action would have brought, by self-normalised IPS."""
     h = probabilities_on(FixedAction(action), log)
     return snips(terms(h, log.A, log.R, p, None, log.weight)).value
-
-
-def read_same_log(policy: Policy, path: Any, also: Sequence[str] = ()) -> Log:
-    """A log read with the columns, rules, reward's range and direction that the policy was learned with.
-
-    Rows without outcome, or whose action was not eligible, are left out where they were then; the log's notes count
-    them. also: columns that the policy does not look at, kept to make subgroups by.
-    """
-    return read_log(path, **same_columns(policy), keep=also)
-
-
-def same_columns(policy: Policy) -> dict[str, Any]:
-    """The keywords of `read_log` with which the policy's log was read."""
-    made = policy.provenance
-    columns, reward = made["columns"], made["reward"]
-    return {role: columns[role] for role in ("action", "reward", "propensity", "group", "time", "weight")} | {
-        "features": columns["features"],
-        "minimize": reward["minimize"],
-        "reward_range": tuple(reward["range"]),
-        "drop_missing": made.get("drop_missing", False),
-        "eligible": policy.eligibility and replace(policy.eligibility, labels=policy.actions),
-    }
 
 
 # Several methods -----------------------------------------------------------------------------------------

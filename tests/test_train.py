@@ -328,6 +328,8 @@ def test_what_a_killed_worker_left_undone_is_done_again(monkeypatch):
 
 
 LONG = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
 import numpy as np
 from ponn.settings import Settings
 from ponn.many import train_many

@@ -69,6 +69,7 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/relevance_rows_per_second.py
 	$(BIN)/python benchmarks/discovery_calibration.py
 	$(BIN)/python benchmarks/training_speed.py
+	$(BIN)/python benchmarks/vanishing_weights.py
 	$(BIN)/python benchmarks/recommend_rows_per_second.py
 	$(BIN)/python benchmarks/interval_coverage.py
 	$(BIN)/python benchmarks/trial_evaluation.py

@@ -151,6 +151,19 @@ def test_the_callers_random_numbers_and_threads_are_left_alone():
     assert torch.rand(1) == expected
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_numbers_too_small_for_processors_are_zero_in_training_only(before):
+    """They made an epoch twenty times as long where a penalty let weights shrink to them."""
+    torch.set_flush_denormal(before)
+    halved, seen = lambda: (torch.full((1,), torch.finfo(torch.float32).tiny) / 2).item(), []
+    try:
+        train(problem(), candidate(replace(QUICK, epochs=2)), progress=lambda *_: seen.append(halved()))
+        assert seen == [0.0, 0.0]
+        assert (halved() == 0) is before
+    finally:
+        torch.set_flush_denormal(False)
+
+
 def test_rows_without_reward_change_nothing_but_n():
     """Leave them out and keep n: the same gradient, so the same network to the bit."""
     data = problem()

@@ -7,7 +7,6 @@ banditnet with rectified units and a penalty on the squares of its weights on pe
 """
 
 import argparse
-import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -57,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,7 +12,8 @@ ROOT = Path(__file__).parent.parent
 IMAGES = Path(__file__).parent / "images"
 sys.path.insert(0, str(ROOT / "tests"))
 
-from browsing import ARGUMENTS, MISSING, PONN, browser_path, running  # noqa: E402
+from browsing import ARGUMENTS, MISSING, browser_path, running  # noqa: E402
+from commands import PONN  # noqa: E402
 
 WIDE, TALL, PHONE = ({"width": w, "height": h} for w, h in ((1180, 860), (1180, 1500), (390, 844)))
 ROLES = ("--action", "regimen", "--reward", "survived")

@@ -473,6 +473,7 @@ def test_the_command_gives_reasons_and_tells_support(policy, table, here, tmp_pa
     write_table(rows_of(table, 100), tmp_path / "rows.csv")
     advise = ("recommend", "p.ponn", "rows.csv")
     done = here(*advise, "--reasons", "--out", "out.parquet", "--columns", "action,supported,expected_low")
+    assert done.returncode == 0, done.stderr
     found = pq.read_table(tmp_path / "out.parquet")
     assert found.column_names == ["action", "supported", "expected_low", "reasons"]
     for action, text in zip(found.column("action"), found.column("reasons"), strict=True):
@@ -480,6 +481,7 @@ def test_the_command_gives_reasons_and_tells_support(policy, table, here, tmp_pa
     lost = found.column("supported").to_pylist().count(False)
     assert f"{lost} of 100 recommendations are not supported" in done.stderr
     done = here(*advise, "--supported-only", "--out", "safe.csv")
+    assert done.returncode == 0, done.stderr
     assert f"{lost} of 100 recommendations are the best supported action in place of one" in done.stderr
     assert "recommendations are not supported" not in done.stderr
 

@@ -474,10 +474,13 @@ def test_the_command_line_writes_the_same_report_twice(tmp_path):
     write_csv(log_of(400).table, tmp_path / "log.csv")
     roles = ("--action", "A", "--reward", "R", "--method", "lr-l1", "--json")
     learned = run("learn", "log.csv", *roles, "--report", "one.html", cwd=tmp_path)
+    assert learned.returncode == 0, learned.stderr
     answer = json.loads(learned.stdout)
     assert answer["report"] == "one.html"
     assert "Report: " in learned.stderr
-    told = json.loads(run("report", "policy.ponn", "log.csv", "--out", "two.html", "--json", cwd=tmp_path).stdout)
+    reported = run("report", "policy.ponn", "log.csv", "--out", "two.html", "--json", cwd=tmp_path)
+    assert reported.returncode == 0, reported.stderr
+    told = json.loads(reported.stdout)
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
     value = answer["value"]["policy"]
     assert (told["report"], told["worth"]["value"]) == ("two.html", value["value"])

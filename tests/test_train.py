@@ -153,7 +153,7 @@ def test_the_callers_random_numbers_and_threads_are_left_alone():
 
 @pytest.mark.parametrize("before", [False, True])
 def test_numbers_too_small_for_processors_are_zero_in_training_only(before):
-    """They made an epoch twenty times as long where a penalty let weights shrink to them."""
+    """They made training ten times as long where a penalty let weights shrink to them."""
     torch.set_flush_denormal(before)
     halved, seen = lambda: (torch.full((1,), torch.finfo(torch.float32).tiny) / 2).item(), []
     try:

@@ -269,6 +269,7 @@ def test_the_rows_a_policy_learned_from_are_refused(world, policy):
     learned_from = world.log.take(np.arange(2_000))
     with pytest.raises(LowOverlap, match="the very rows that the policy learned from") as caught:
         evaluate(policy, learned_from)
+    assert "Bring more rows, which the policy never saw" in str(caught.value)
     marked = evaluate(policy, learned_from, allow_low_overlap=True)
     assert not marked.trusted
     assert caught.value.estimate == marked

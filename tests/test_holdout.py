@@ -369,10 +369,13 @@ def test_learn_evaluate_and_compare_on_the_command_line(folder, here):
     assert json.loads(compared.stdout)["best"] == "lr-l1", compared.stderr
 
 
-def test_a_policy_is_valued_without_loading_torch(world, folder):
+@pytest.mark.parametrize(
+    "asked", ["evaluate plain.ponn log.csv --allow-low-overlap", "report plain.ponn log.csv --out r.html"]
+)
+def test_a_policy_is_valued_without_loading_torch(world, folder, asked):
     ponn.learn(world.log, "lr-l1").save(folder / "plain.ponn")
     at_the_end = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr)); "
-    command = [*PONN[:-1], at_the_end + PONN[-1], "evaluate", "plain.ponn", "log.csv", "--allow-low-overlap"]
+    command = [*PONN[:-1], at_the_end + PONN[-1], *asked.split()]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "False"

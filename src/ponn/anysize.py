@@ -390,8 +390,11 @@ def compare_on_disk(
         found = compare_sharded(rivals, rows, learned.encoding, passes, estimator, level, settings, seed=seed)
     if evaluation.source_of(policy).get("digest") != log.digest:
         return found
-    why = "these are the very rows that the policy learned from"
-    doubted = {name: found.values[name].distrusted(why) for name in (POLICY, DRAWN) if name in found.values}
+    doubted = {
+        name: found.values[name].distrusted(evaluation.LEARNED_FROM_THESE)
+        for name in (POLICY, DRAWN)
+        if name in found.values
+    }
     return replace(found, values={**found.values, **doubted})
 
 

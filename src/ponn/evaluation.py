@@ -50,6 +50,7 @@ WANTED = 0.01  # a policy wants an action that it gives at least this share of i
 FOR_EVERY_N = ("bernstein", "sequence")  # not only for large n
 INTERVALS = ("normal", "bootstrap", *FOR_EVERY_N)
 BOOTSTRAPS = 200
+LEARNED_FROM_THESE = "these are the very rows that the policy learned from"
 ORIGINAL_ROW = "row of the log"  # the column that keeps copies of a resampled row in one fold
 
 
@@ -345,7 +346,7 @@ def known_rows(policy: Valued, log: Log) -> tuple[str, ...]:
     if not source:
         return ()
     if source.get("digest") == log.digest:
-        return ("these are the very rows that the policy learned from",)
+        return (LEARNED_FROM_THESE,)
     return ("the policy learned from most of these rows",) if source.get("whole") == log.digest else ()
 
 

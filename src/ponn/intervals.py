@@ -136,8 +136,8 @@ class LowOverlap(PonnError):  # noqa: N818  (a public name: what was found, not 
         self.estimate = estimate
         super().__init__(
             f"The log says too little about this policy: {'; '.join(estimate.warnings)}. The number it would give, "
-            f"{estimate}, cannot be trusted. Value a policy closer to current practice, use more rows, or ask for the "
-            "number all the same with allow_low_overlap=True (--allow-low-overlap)."
+            f"{estimate}, cannot be trusted. Bring more rows, which the policy never saw, value a policy closer to "
+            "current practice, or ask for the number all the same with allow_low_overlap=True (--allow-low-overlap)."
         )
 
 

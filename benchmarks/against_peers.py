@@ -31,7 +31,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import ponn
-from leaderboard import given_up, page, summary
+from leaderboard import PICTURE, given_up, page, summary
+from leaderboard_picture import at_a_glance
 from peer_runners import HOMES, Runners
 from peer_space import BEST_FIXED, METHODS, OURS, STANDING, Trial
 from peer_worlds import PARAMETRIC, REAL, SIMULATED, SMALL, make_world
@@ -363,13 +364,16 @@ def main() -> None:
 
 
 def write_tables(plan: Plan, started: str) -> None:
-    """The summary, and the page; runs of a quick look or in another folder leave the page in that folder."""
+    """The summary, the page and its picture; those of a quick look or of another folder's runs stay in that folder."""
     lines = kept(plan.folder, (*SIMULATED, *REAL), plan.quick)
     found = summary([*lines.values()], absent_homes([*METHODS]))
     write_record("against_peers", found, seed=0, started=started, folder=plan.folder)
     path = PAGE if plan.folder == RESULTS and not plan.quick else plan.folder / PAGE.name
     sizes, logs = measured("learning_time_by_rows", "sizes"), measured("learning_time_on_uci_logs", "logs")
     path.write_text(page(found, sizes, logs))
+    drawn = path.parent / PICTURE
+    drawn.parent.mkdir(exist_ok=True)
+    drawn.write_text(at_a_glance(found["worlds"]))
 
 
 def measured(benchmark: str, what: str) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import json
 import math
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 import against_peers
 import leaderboard
+import leaderboard_picture
 import peer_runners
 import peer_space
 import peer_worlds
@@ -326,6 +328,14 @@ def test_accuracy_on_the_papers_tables_is_held_against_its_bar(value, seeds, tol
     assert "actions drawn" not in page
 
 
+def test_seeds_that_ponn_dr_was_designed_with_are_left_out_of_a_second_mean():
+    lines = [
+        line("ponn-dr", seed, 0.5 if seed in leaderboard.LOOKED_AT else 0.99, "pendigits paper") for seed in range(6)
+    ]
+    page = leaderboard.page(leaderboard.summary(lines, {}))
+    assert "On seeds that it was not designed with: 99.00 ± 0.00." in page
+
+
 def test_what_the_stochastic_policy_gets_is_told_beside_the_greedy_one():
     lines = [
         one | ({"details": {"stochastic": {"value": 0.85, "accuracy": 0.9}}} if one["method"] == "ponn-dr" else {})
@@ -385,6 +395,45 @@ def test_page_shows_failures_gaps_and_absent_peers():
     assert "not run" in page
     assert "**NOT COMPARED**: obp" in page
     assert "**Not finished**" in page
+
+
+def told_cells(lines: list[dict]) -> dict[str, tuple[str, bool]]:
+    """By what a cell of the picture says on hover: the number it shows, and whether it has a frame."""
+    worlds = leaderboard.summary(lines, {})["worlds"]
+    parts = list(ElementTree.fromstring(leaderboard_picture.at_a_glance(worlds)))
+    return {
+        one[0].text: (number.text, "stroke" in one.attrib)
+        for one, number in itertools.pairwise(parts)
+        if one.tag.endswith("rect")
+    }
+
+
+def test_the_picture_shows_gains_few_seeds_and_noise():
+    noisy = [line("banditnet", seed, 0.8 + 0.03 * (-1) ** seed) for seed in range(10)]
+    lines = [*world_lines(WORLD, 0.8, 0.7), *noisy, line("ponn", 0, 0.6), line("ponn", 1, 0.6), line("ponn-b", 0, None)]
+    found = told_cells(lines)
+    assert found[f"{WORLD}, poem: +10.00 ± 0.00, 10 seeds"] == ("10.0", False)
+    assert next(cell for told, cell in found.items() if "banditnet" in told)[1]
+    assert next(cell for told, cell in found.items() if ", ponn: " in told)[0] == "(20.4)"
+    assert len(found) == 4  # nothing of PONN-DR itself, nor of who always failed
+    assert not told_cells([])
+
+
+def test_the_picture_has_the_nearest_first_and_what_needs_no_learning_last():
+    first, second, *_ = peer_worlds.SIMULATED
+    lines = [*world_lines(first, 0.8, 0.7), *world_lines(second, 0.8, 0.7), line("ponn", 0, 0.75, first)]
+    lines += [line("best fixed action", seed, 0.79, first) for seed in range(3)]
+    worlds = leaderboard.summary(lines, {})["worlds"]
+    expected = ["ponn", "poem", "best fixed action", "current practice"]
+    assert leaderboard_picture.nearest_first(worlds) == expected
+
+
+def test_the_page_shows_a_picture_that_is_beside_it(plan):
+    against_peers.append(plan.folder, line("poem", 0, 0.7))
+    against_peers.write_tables(plan, "now")
+    page = (plan.folder / "leaderboard.md").read_text()
+    assert f"]({leaderboard.PICTURE})" in page
+    assert (plan.folder / leaderboard.PICTURE).read_text().startswith("<svg")
 
 
 def test_gains_have_the_p_value_of_students_paired_test():

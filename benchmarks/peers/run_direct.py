@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import sklearn
 from sklearn.base import RegressorMixin
-from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
+from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.linear_model import Ridge
 from trials import Fit, Rows, Scores, main
 
@@ -29,6 +29,10 @@ def forest(trial: Mapping[str, Any], seed: int) -> RegressorMixin:
     )
 
 
+def extra_trees(trial: Mapping[str, Any], seed: int) -> RegressorMixin:
+    return ExtraTreesRegressor(TREES, min_samples_leaf=trial["leaf"], max_features=trial["columns"], random_state=seed)
+
+
 def ridge(trial: Mapping[str, Any], seed: int) -> RegressorMixin:
     return Ridge(alpha=trial["alpha"])
 
@@ -44,5 +48,5 @@ def direct(model: Callable[[Mapping[str, Any], int], RegressorMixin]) -> Fit:
 
 
 if __name__ == "__main__":
-    fits = {one.__name__: direct(one) for one in (boosting, forest, ridge)}
+    fits = {one.__name__: direct(one) for one in (boosting, forest, extra_trees, ridge)}
     main(fits, {"scikit-learn": sklearn.__version__})

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-TRIAL_SECONDS = 200  # of processor time for all trials: more than PONN-DR takes anywhere (164 in a world of 50 actions)
+# Of processor time for all trials: more than PONN-DR takes on average anywhere (at most 164, in a world of 50 actions)
+TRIAL_SECONDS = 200
 
 
 class New(NamedTuple):

@@ -96,7 +96,7 @@ class Robust:
     policy: Heads
     rewards: Heads  # the same network, unless it went on learning from the scores
     settings: Settings  # with the selection that was chosen
-    value: float  # cross-fitted doubly robust value of the greedy policy, rewards in [0, 1]
+    value: float  # cross-fitted doubly robust value of what the stack's honest rewards prefer, rewards in [0, 1]
     error: float  # its standard error
     details: dict[str, Any]
 

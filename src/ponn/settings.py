@@ -150,7 +150,7 @@ class Method:
     """A named method: who learns, with which settings, and where tuning looks for better ones."""
 
     about: str
-    learner: str = "network"  # a key of learning.LEARNERS
+    learner: str = "network"  # a key of learners.LEARNERS
     settings: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # setting → values; all combinations are tried
     cross_fitted: bool = False  # every row is held out in turn, none is kept for validation

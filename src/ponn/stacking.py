@@ -325,7 +325,7 @@ TEACHERS = {
     "share forest": ("forest", "share network"),
 }
 # Rows that speak for a kind before any outcome is looked at: where there is little to learn, losses differ by chance
-# and the plainest kind errs least. Of 0 to 40, on two logs each of eight worlds: 5 gained 1.2 and 0.8 points of true
+# and the plainest kind errs least. Of 0 to 40, on two logs each of eight worlds: 5 gained 1.2 and 0.7 points of true
 # value where signals are weakest and changed the others by +0.1 to -0.2.
 PRIOR_ROWS = {"linear": 5.0}
 WORTHWHILE = 0.01  # share in the first fold from which on the others fit a kind too

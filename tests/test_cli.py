@@ -156,3 +156,56 @@ def test_every_command_can_answer_in_json(here):
         assert "--json" in [flag for option in command.params for flag in option.opts], name
     told = json.loads(here("completion", "bash", "--json").stdout)
     assert told["source"].strip() == here("completion", "bash").stdout.strip()
+
+
+LEARN = ("--action", "a", "--reward", "r", "--set", "epochs=2")
+
+
+@pytest.fixture
+def small_log(tmp_path):
+    """A log of 200 rows."""
+    rows = [f"{x / 7 % 3:.3f},{'uvw'[x % 3]},{int(x % 5 < 2)}" for x in range(200)]
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(["x,a,r", *rows]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--out", "log.csv"), "--out log.csv would be written over log.csv, which is needed"),
+        (("--out", "./log.csv"), "--out ./log.csv would be written over log.csv"),
+        (("--report", "log.csv"), "--report log.csv would be written over log.csv"),
+        (("--out", "one", "--report", "one"), "--report one would be written over one"),
+        (("--out", "."), "--out . is a directory"),
+        (("--out", "no/such/x.ponn"), "there is no directory"),
+        (("--report", "no/r.html"), "--report no/r.html: there is no directory"),
+        (("--level", "95"), "The level is 95"),
+        (("--holdout", "0"), "holdout is 0.0; expected the share of the rows to keep aside"),
+        (("--seed", "-1"), "The seed is -1"),
+        (("--set", "trees=5", "--set", "trees=6"), "--set gives trees twice, 5 and 6"),
+    ],
+)
+def test_what_could_only_fail_after_learning_is_refused_before(here, small_log, monkeypatch, more, message):
+    import ponn.holdout
+
+    monkeypatch.setattr(ponn.holdout, "learn", lambda *_, **__: pytest.fail("it learned"))
+    before = small_log.read_bytes()
+    found = here("learn", "log.csv", *LEARN, *more)
+    assert found.returncode == 1
+    assert message in " ".join(found.stderr.split())
+    assert small_log.read_bytes() == before
+    assert [one.name for one in small_log.parent.iterdir()] == ["log.csv"]
+
+
+def test_recommendations_and_reports_are_not_written_over_what_they_are_made_from(here, small_log):
+    assert here("learn", "log.csv", *LEARN, "--method", "lr-l1", "--out", "p.ponn").returncode == 0
+    for command, over in (("recommend", "log.csv"), ("recommend", "p.ponn"), ("report", "log.csv")):
+        before = (small_log.parent / over).read_bytes()
+        found = here(command, "p.ponn", "log.csv", "--out", over)
+        assert found.returncode == 1
+        assert f"would be written over {over}" in found.stderr
+        assert (small_log.parent / over).read_bytes() == before
+    found = here("recommend", "p.ponn", "log.csv", "--sample", "--seed", "-1")
+    assert found.returncode == 1
+    assert "The seed is -1" in found.stderr

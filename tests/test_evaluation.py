@@ -16,9 +16,11 @@ from ponn.evaluation import (
     evaluate,
     nuisances,
     probabilities_on,
+    read_same_log,
     refitted_propensities,
     value_on,
 )
+from ponn.files import write_table
 from ponn.intervals import LowOverlap
 from ponn.propensity import fold_numbers, propensities
 from ponn.synthetic import synthetic
@@ -391,3 +393,68 @@ def test_fits_that_stop_early_are_counted_not_warned_about(world, monkeypatch):
     monkeypatch.setattr(module, "MOST_STEPS", 1)
     notes = nuisances(world.log.take(np.arange(500))).notes
     assert notes == ("The reward model stopped before it converged in 15 of 15 fits.",)
+
+
+def later_log(policy, path, **changes):
+    """A log in a file, read as the policy's was."""
+    rng = np.random.default_rng(5)
+    columns = {"x": rng.normal(size=300), "a": rng.integers(1, 3, 300), "r": rng.uniform(0, 10, 300), **changes}
+    write_table(pa.table(columns), path)
+    return read_same_log(policy, path)
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory):
+    """A policy of a log whose actions are '1', '2' and 'x', and whose rewards lie in about 0 to 10."""
+    rng = np.random.default_rng(4)
+    labels = pa.array(["1", "2", "x"]).take(pa.array(rng.integers(0, 3, 300)))
+    path = tmp_path_factory.mktemp("logs") / "first.csv"
+    write_table(pa.table({"x": rng.normal(size=300), "a": labels, "r": rng.uniform(0, 10, 300)}), path)
+    return ponn.learn(ponn.read_log(path, action="a", reward="r"), "lr-l1", seed=0)
+
+
+def test_labels_that_a_later_file_turns_into_numbers_are_the_policys(numbered, tmp_path):
+    later = later_log(numbered, tmp_path / "later.csv")
+    assert later.actions == ("1", "2")
+    assert probabilities_on(FixedAction("2"), later)[:, 1].all()
+
+
+def test_rewards_beyond_the_range_seen_in_training_widen_it_and_are_told(numbered, tmp_path):
+    r = np.random.default_rng(6).uniform(0, 10, 300)
+    r[7] = 42.0
+    later = later_log(numbered, tmp_path / "later.csv", r=r)
+    assert later.reward_range[1] == 42.0
+    assert later.outcome.max() == pytest.approx(42.0)
+    assert any("goes beyond the" in note and "to 42 is its range here" in note for note in later.notes)
+    assert evaluate(CurrentPractice(), later).value == pytest.approx(r.mean())
+
+
+def test_rewards_beyond_a_declared_range_are_refused(tmp_path):
+    columns = {"x": np.arange(60.0), "a": np.arange(60) % 2, "r": np.arange(60) % 10}
+    log = ponn.read_log(pa.table(columns), action="a", reward="r", reward_range=(0, 10))
+    policy = ponn.learn(log, "lr-l1", seed=0)
+    with pytest.raises(ponn.PonnError, match=r"outside the declared range 0 to 10 in .* e.g. 42"):
+        later_log(policy, tmp_path / "later.csv", r=np.full(300, 42.0))
+
+
+def test_a_single_group_says_nothing_about_groups_and_is_not_trusted(world):
+    columns = world.log.table.append_column("ward", pa.array(["north"] * len(world.log)))
+    features = world.log.features
+    log = ponn.read_log(
+        columns, action="action", reward="reward", propensity="propensity", group="ward", features=features
+    )
+    h = np.full((len(log), 3), 1 / 3)
+    corrected = Nuisances(log.p0, np.full((len(log), 3), 0.5), "known", ())
+    found = evaluate(h, log, corrections=corrected, allow_low_overlap=True)
+    assert not found.trusted
+    assert any("belong to one group" in one for one in found.warnings)
+    with pytest.raises(ponn.PonnError, match="their groups, which stay together, do not make 5 parts"):
+        nuisances(replace(log, p0=None))
+
+
+def test_propensities_far_too_small_are_not_believed(world, corrections):
+    wrong = replace(corrections, p=np.full(len(world.log), 0.05))
+    for estimator in ("ips", "dr"):
+        found = evaluate(world.propensities, world.log, estimator, corrections=wrong, allow_low_overlap=True)
+        assert not found.trusted
+        assert any("the propensities are too small" in one for one in found.warnings)

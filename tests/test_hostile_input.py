@@ -593,7 +593,7 @@ def test_reward_ranges_that_are_none(span):
     assert message(good(), reward_range=span).startswith("reward_range is ")
 
 
-@pytest.mark.parametrize("wrong", [0.0, -0.1, 1.5, float("inf")])
+@pytest.mark.parametrize("wrong", [0.0, -0.1, 1e-31, 1.5, float("inf")])
 def test_propensity_outside_its_range(wrong):
     told = message(good(p=with_cells([0.5] * 24, {7: wrong})), propensity="p")
     assert f"propensity column 'p' is outside (0, 1] in 1 row (7): e.g. {wrong:g}" in told

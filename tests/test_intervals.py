@@ -358,6 +358,23 @@ def test_what_the_log_does_not_hold_is_told_by_the_mean_weight(modelled):
     )
 
 
+@pytest.mark.parametrize("modelled", [False, True])
+def test_propensities_that_are_surely_too_small_are_told_by_the_mean_weight(modelled):
+    weights = np.random.default_rng(21).uniform(0.5, 1.5, 5_000)
+    assert overlap(1.4 * weights).doubts(modelled) == ()
+    assert overlap(3 * weights).doubts(modelled) == (
+        "the propensities are too small: the mean weight is 3.01, expected 1",
+    )
+    few = np.append(np.full(99, 0.5), 120.0)  # mean 1.7 by one heavy row, which chance does
+    assert not any("too small" in one for one in overlap(few).doubts(modelled))
+
+
+def test_the_error_of_the_mean_weight_is_that_of_a_mean():
+    weights = np.random.default_rng(3).exponential(size=400)
+    assert overlap(weights).error_of_mean == pytest.approx(weights.std() / 20)
+    assert overlap(np.zeros(5)).error_of_mean == 0
+
+
 def test_a_tail_that_reaches_the_zeros_is_refused_whoever_values():
     seen = overlap(with_tail(0.2, 5_000, share=0.02))
     assert seen.ess > 30

@@ -331,3 +331,15 @@ def test_every_truncation_of_a_file_is_refused(policy, tmp_path):
         (tmp_path / "cut.ponn").write_bytes(content[:cut])
         with pytest.raises(ponn.PonnError):
             ponn.load(tmp_path / "cut.ponn")
+
+
+@pytest.mark.parametrize("method", ["ponn-b", "ponn-dr", "lr-l1"])
+def test_one_action_in_the_rows_to_learn_from_is_told_before_anything_is_fitted(method):
+    n = 80
+    late = np.arange(n) >= 60
+    columns = {"x": np.arange(n) % 7, "a": np.where(late, "new", "old"), "r": np.arange(n) % 2, "t": np.arange(n)}
+    columns["p"] = np.full(n, 0.5)
+    log = ponn.read_log(columns, action="a", reward="r", propensity="p", time="t")
+    first, _ = log.split(0.7)
+    with pytest.raises(ponn.PonnError, match="only action 'old' was taken; the others were taken only later"):
+        ponn.learn(first, method)

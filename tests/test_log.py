@@ -208,3 +208,9 @@ def test_none_is_an_answer_not_a_missing_value(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("drugs,a,r\nnone,u,0\naspirin,v,1\nnone,u,1\naspirin,v,0\n")
     assert ponn.read_log(path, action="a", reward="r").table.column("drugs").null_count == 0
+
+
+def test_weights_whose_sum_no_number_holds_are_refused():
+    table = small_table().append_column("w", pa.array([1e308] * 3 + [1.0] * 57))
+    with pytest.raises(ponn.PonnError, match=r"weights in column 'w' add up to more than a number can hold.*1e\+308"):
+        ponn.read_log(table, action="drug", reward="days", weight="w")

@@ -73,6 +73,12 @@ def test_a_feature_that_tells_the_action_is_found():
     assert any("'form' all but determines the action" in told for told in ponn.check(table, **ROLES).suspicious)
 
 
+@pytest.mark.parametrize(("p", "told"), [(1 / 3, False), (0.32, False), (0.05, True), (0.9, True)])
+def test_known_propensities_that_do_not_fit_how_often_actions_were_taken_are_told(p, told):
+    found = ponn.check(ordinary() | {"p": np.full(2_000, p)}, propensity="p", **ROLES)
+    assert any("do not fit how often it was taken" in one for one in found.suspicious) == told
+
+
 def test_repeated_rows_are_counted():
     table = pa.table(ordinary())
     found = ponn.check(pa.concat_tables([table, table.slice(0, 7)]), **ROLES)

@@ -4,13 +4,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import ponn
 from ponn import robust
 from ponn.encode import Encoding
 from ponn.estimators import doubly_robust, terms
 from ponn.models import greedy
-from ponn.robust import choose_selection, drawn_rows, fewest_of_the_best, learn_robust, masks_of, prepare_ground
+from ponn.robust import (
+    choose_selection,
+    drawn_rows,
+    fewest_of_the_best,
+    go_on_by_value,
+    learn_robust,
+    lesson,
+    masks_of,
+    prepare_ground,
+    taught_rewards,
+)
 from ponn.settings import settings_of
 from ponn.synthetic import synthetic
 
@@ -491,3 +502,15 @@ def test_comparing_methods_uses_the_value_on_rows_held_out():
     policy = learn(log, select="fdr")
     own = policy.provenance["training"]["cross_fitted_value"]
     assert validation_value(policy, log, None) == pytest.approx(log.in_units(own))
+
+
+def test_scores_that_make_training_diverge_leave_the_network_as_it_was():
+    ground = ground_of(tiny().log)
+    Q = np.full((len(ground.log), 3), 0.5)
+    given = lesson(ground, Q, np.where(np.arange(3) == 1, 3e38, Q), np.ones(ground.rows.X.shape[1], bool))
+    network = taught_rewards(given)
+    before = network.weight.clone()
+    go_on_by_value(network, given, 3)
+    assert torch.equal(network.weight, before)
+    go_on_by_value(network, replace(given, G=given.r), 3)
+    assert not torch.equal(network.weight, before)

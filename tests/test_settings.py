@@ -2,10 +2,11 @@
 
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 import ponn
-from ponn.settings import settings_of
+from ponn.settings import check_seed, settings_of
 
 
 def test_every_field_says_what_it_is():
@@ -25,11 +26,30 @@ def test_every_field_says_what_it_is():
         ({"m": 0.5}, "m is 0.5; expected a number from 1"),
         ({"fdr": 1.5}, "fdr is 1.5; expected a number from 0 to 1"),
         ({"calibrate": 1}, "calibrate is 1; expected bool"),
+        ({"l2": float("inf")}, "l2 is inf; expected a number from 0 on, and finite"),
+        ({"lambda1": -float("inf")}, "lambda1 is -inf"),
+        ({"temperature": 1e4}, "temperature is 10000.0; expected a number from 0.001 to 1000"),
     ],
 )
 def test_illegal_values_are_refused(wrong, message):
     with pytest.raises(ponn.PonnError, match=message):
         ponn.Settings(**wrong)
+
+
+def test_whole_numbers_are_numbers():
+    found = ponn.Settings(temperature=1, m=20, trees=7)
+    assert [type(one) for one in (found.temperature, found.m, found.trees)] == [float, float, int]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31, 1.5, "1", None])
+def test_seeds_that_some_library_would_refuse_are_refused(seed):
+    with pytest.raises(ponn.PonnError, match=r"The seed is .*expected a whole number from 0 to 2,147,483,647"):
+        check_seed(seed)
+
+
+def test_seeds_may_come_from_numpy():
+    check_seed(np.int64(3))
+    check_seed(2**31 - 1)
 
 
 def test_legal_values_pass_and_settings_are_frozen():

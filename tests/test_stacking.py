@@ -20,6 +20,7 @@ from ponn.stacking import (
     cross_fit,
     fit_kind,
     growth,
+    lent,
     likeliest_shares,
     log_odds,
     logistic_losses,
@@ -343,3 +344,36 @@ def test_kinds_in_processes_give_the_same_and_learn_from_the_teachers_of_their_o
         for name in kinds:
             assert np.array_equal(one[name], two[name])
         assert np.array_equal(one["share forest"], fit_kind(given_part, "share forest", one))
+
+
+# Actions with few rows --------------------------------------------------------------------------------------
+
+
+def test_an_action_with_few_rows_borrows_from_what_the_others_promise():
+    """Three rows of its own (all weighted ones count) and LENT more with the mean of the others: plain arithmetic."""
+    A = np.repeat([0, 1, 2, 2], [50, 50, 3, 1])
+    given = Rows(np.zeros((104, 1)), A, np.ones(104), np.append(np.ones(103), 0.0), 4)  # nobody took action 3
+    Q = np.array([[0.2, 0.6, 1.0, 0.0], [0.5, 0.5, 0.0, 0.0]])
+    found = lent(Q, given)
+    np.testing.assert_allclose(found[:, 2], [(3 * 1.0 + 5 * 0.4) / 8, (3 * 0.0 + 5 * 0.5) / 8])
+    np.testing.assert_array_equal(found[:, [0, 1, 3]], Q[:, [0, 1, 3]])
+
+
+@pytest.mark.parametrize("fewest", [20, 100])
+def test_actions_with_enough_rows_keep_every_bit(fewest):
+    Q = np.random.default_rng(0).random((5, 2))
+    given = Rows(np.zeros((fewest + 30, 1)), np.repeat([0, 1], [30, fewest]), np.ones(130), np.ones(fewest + 30), 2)
+    assert lent(Q, given) is Q
+
+
+def test_an_action_that_stands_alone_has_nobody_to_borrow_from():
+    Q = np.random.default_rng(0).random((5, 2))
+    assert lent(Q, Rows(np.zeros((3, 1)), np.zeros(3, int), np.ones(3), np.ones(3), 2)) is Q
+
+
+def test_one_lucky_outcome_is_not_promised_to_everybody():
+    given = rows()
+    A, R = given.A.copy(), given.R.copy()
+    A[A == 2] = 1
+    A[0], R[0] = 2, 1.0
+    assert fit_kind(part(replace(given, A=A, R=R)), "forest", {})[:, 2].mean() < 0.75

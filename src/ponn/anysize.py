@@ -180,7 +180,7 @@ def learn_with_holdout(
     **settings: Any,
 ) -> "Outcome":
     """Learn from a part of the log and value the policy on the rest, which nothing was chosen by."""
-    from ponn.holdout import BEST_FIXED, Outcome
+    from ponn.holdout import BEST_FIXED, Outcome, check_plan
     from ponn.holdout import learn_with_holdout as learn_in_memory
     from ponn.shard_learning import best_fixed_action, learn_sharded
 
@@ -188,6 +188,7 @@ def learn_with_holdout(
         check_trainers(trainers)
         asked: dict[str, Any] = {"holdout": holdout, "level": level, "by": by, "progress": progress, "keep": keep}
         return learn_in_memory(log, method, tune, seed, **asked, **settings)
+    check_plan(holdout, level, seed)
     what = ("learn", log.digest, log.reader, method, tune, seed, holdout, level, settings)
     with passes_of(log.holder or engine, progress, *what) as passes:
         train, kept = log.split(1 - holdout, seed)
@@ -234,6 +235,7 @@ def compare_methods(
         how: dict[str, Any] = {"holdout": holdout, "level": level, "estimator": estimator, "interval": interval}
         return in_memory.compare_methods(log, methods, tune, seed, **how, progress=progress, **settings)
     check_interval(interval)
+    in_memory.check_plan(holdout, level, seed)
     for method in methods:
         method_named(method)
     what = ("compare", log.digest, log.reader, tuple(methods), tune, seed, holdout, level, estimator, settings)

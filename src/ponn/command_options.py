@@ -1,7 +1,9 @@
 """Options that several commands share, and what is made of them."""
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -119,6 +121,16 @@ def valuing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def parse_settings(changes: Iterable[str]) -> dict[str, Any]:
+    """Every --set NAME=VALUE, each name once."""
+    found: dict[str, Any] = {}
+    for name, value in map(parse_setting, changes):
+        if name in found:
+            raise PonnError(f"--set gives {name} twice, {found[name]!r} and {value!r}; expected each name once.")
+        found[name] = value
+    return found
+
+
 def parse_setting(text: str) -> tuple[str, Any]:
     """NAME=VALUE as a name and a Python value; what is not one is text."""
     import ast
@@ -130,3 +142,19 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, {"true": True, "false": False, "none": None}.get(value.lower(), value)
+
+
+def check_target(option: str, target: str | None, *taken: str, folder: bool = False) -> None:
+    """Raise PonnError where a result could not go, before any work; taken: files that it must not be written over."""
+    if target is None:
+        return
+    path, folder_of_it = Path(target), Path(target).absolute().parent
+    over = [one for one in taken if path.resolve() == Path(one).resolve()]
+    if over:
+        raise PonnError(f"{option} {target} would be written over {over[0]}, which is needed. Name another file.")
+    if os.path.isdir(target) and not folder:
+        raise PonnError(f"{option} {target} is a directory; expected the name of a file.")
+    if not os.path.isdir(folder_of_it):
+        raise PonnError(f"{option} {target}: there is no directory {folder_of_it}. Make it, or name another place.")
+    if not os.access(folder_of_it, os.W_OK):
+        raise PonnError(f"{option} {target}: nothing may be written in {folder_of_it}. Name another place.")

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ponn.command_options import (
+    check_target,
     chosen_engine,
     engine_options,
     learning_options,
     log_options,
-    parse_setting,
+    parse_settings,
     valuing_options,
 )
 from ponn.commands_policy import print_policy
@@ -68,8 +69,10 @@ def learn(
     """
     from ponn.anysize import learn_with_holdout, read_log
 
+    check_target("--out", out, log)
+    check_target("--report", report, log, out)
     columns["features"] = columns["features"] or None
-    settings = dict(map(parse_setting, changes))
+    settings = parse_settings(changes)
     kept: list[Policy] = []
 
     def keep(policy: "Policy") -> None:
@@ -178,7 +181,7 @@ def compare(
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
     if not names:
         raise PonnError("--methods names no method; expected names with commas between, e.g. ponn-b,lr-l1.")
-    settings = dict(map(parse_setting, changes))
+    settings = parse_settings(changes)
     asked: dict[str, Any] = {"holdout": holdout, "level": level, "estimator": estimator, "interval": interval}
     with chosen_engine(engine, workers, address) as where, learning_progress() as tell:
         rows = read_log(log, engine=where, progress=tell, **columns)

@@ -96,7 +96,9 @@ def overlap_table(found: "Check") -> "Table":
     from rich.text import Text
 
     columns = ("action", "rows", "effective", "largest weight", "propensity 5 % / 50 %", "mean 1/p", "least balanced")
-    table = Table(*columns, title="Overlap (propensities estimated on other rows)", title_justify="left")
+    known = all(one.calibration_error is None for one in found.overlap)
+    title = f"Overlap (propensities {'as given' if known else 'estimated on other rows'})"
+    table = Table(*columns, title=title, title_justify="left")
     for one, worst, count in zip(found.overlap, found.balance, found.actions, strict=False):  # none without Step A
         table.add_row(
             Text(str(one.action)),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ponn.command_options import chosen_engine, engine_options, json_option, valuing_options
+from ponn.command_options import check_target, chosen_engine, engine_options, json_option, valuing_options
 from ponn.glossary import VARIANTS
 from ponn.terminal import console, learning_progress, scoring_progress
 from ponn.value_tables import print_doubts, subgroup_table, value_table
@@ -185,6 +185,7 @@ def report_on(policy: str, log: str, out: str, level: float, by: tuple[str, ...]
     from ponn.policy import load
     from ponn.report import write_report
 
+    check_target("--out", out, policy, log)
     loaded = load(policy)
     with learning_progress() as tell:
         found = write_report(loaded, read_same_log(loaded, log, also=by), out, level=level, by=by, progress=tell)
@@ -240,6 +241,7 @@ def recommend(
 
     if as_json and not out:
         raise click.UsageError("--json wants --out FILE: both would go to standard output.")
+    check_target("--out", out, policy, rows, folder=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is stopped clears up like an interrupted one
     chosen = RECOMMENDED if columns is None else [name.strip() for name in columns.split(",")]
     asked["eligible"] = available or None

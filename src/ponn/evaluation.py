@@ -42,6 +42,8 @@ from ponn.models import greedy
 from ponn.policy import Policy
 from ponn.propensity import Propensities, check_rows, fold_numbers, propensities, stops_told
 from ponn.reward import cross_fitted_rewards
+from ponn.roles import Observed
+from ponn.rules import label_text
 from ponn.settings import Settings
 
 FOLDS = 5
@@ -120,7 +122,9 @@ def read_same_log(policy: Policy, path: Any, also: Sequence[str] = ()) -> Log:
     Rows without outcome, or whose action was not eligible, are left out where they were then; the log's notes count
     them. also: columns that the policy does not look at, kept to make subgroups by.
     """
-    return read_log(path, **same_columns(policy), keep=also)
+    log = read_log(path, **same_columns(policy), keep=also)
+    own = {label_text(action): action for action in policy.actions}  # '1' where this file has only numbers: 1
+    return replace(log, actions=tuple(own.get(label_text(action), action) for action in log.actions))
 
 
 def same_columns(policy: Policy) -> dict[str, Any]:
@@ -130,7 +134,7 @@ def same_columns(policy: Policy) -> dict[str, Any]:
     return {role: columns[role] for role in ("action", "reward", "propensity", "group", "time", "weight")} | {
         "features": columns["features"],
         "minimize": reward["minimize"],
-        "reward_range": tuple(reward["range"]),
+        "reward_range": tuple(reward["range"]) if reward.get("declared") else Observed(*reward["range"]),
         "drop_missing": made.get("drop_missing", False),
         "eligible": policy.eligibility and replace(policy.eligibility, labels=policy.actions),
     }
@@ -257,8 +261,7 @@ def evaluate(
 def check_options(log: Log, estimator: str, level: float, interval: str) -> None:
     """Raise PonnError for what cannot be asked for."""
     check_estimator(estimator)
-    if not 0.5 <= level < 1:
-        raise PonnError(f"The level is {level}; expected a number from 0.5 to below 1, e.g. 0.95.")
+    check_level(level)
     if interval not in INTERVALS:
         raise PonnError(f"There is no interval {interval!r}; expected one of {', '.join(INTERVALS)}.")
     if interval in FOR_EVERY_N and estimator not in ("ips", "truncated-ips"):
@@ -270,6 +273,12 @@ def check_options(log: Log, estimator: str, level: float, interval: str) -> None
         )
     if interval == "sequence" and (log.weight is not None or log.columns.group is not None):
         raise PonnError("The interval 'sequence' knows neither row weights nor groups; ask for 'bernstein'.")
+
+
+def check_level(level: float) -> None:
+    """Raise PonnError unless an interval can have this confidence."""
+    if not 0.5 <= level < 1:
+        raise PonnError(f"The level is {level}; expected a number from 0.5 to below 1, e.g. 0.95.")
 
 
 def unseen_rows(policy: Valued, log: Log) -> Log:
@@ -306,7 +315,9 @@ class Scored:
 
     def doubts(self, estimator: str) -> tuple[str, ...]:
         """Why its value should not be trusted; nothing where it can be."""
-        return (*self.overlap.doubts(estimator not in BY_WEIGHTS_ALONE), *self.rare, *self.reused)
+        alone = self.group is not None and len(np.unique(self.group)) < 2
+        one_group = ("all its rows belong to one group, so nothing says how much groups differ",) if alone else ()
+        return (*self.overlap.doubts(estimator not in BY_WEIGHTS_ALONE), *self.rare, *self.reused, *one_group)
 
     def cautions(self, estimator: str) -> tuple[str, ...]:
         """What is to be told of its value, trusted or not."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ponn.encode import Encoding
+from ponn.errors import PonnError
 from ponn.estimators import snips, terms
 from ponn.evaluation import (
     Asked,
@@ -16,6 +17,7 @@ from ponn.evaluation import (
     FixedAction,
     Nuisances,
     Valued,
+    check_level,
     check_options,
     compare_policies,
     gain_over,
@@ -31,7 +33,7 @@ from ponn.learning import VALID_SHARE, learn
 from ponn.log import Log
 from ponn.policy import Policy
 from ponn.propensity import propensities
-from ponn.settings import method_named
+from ponn.settings import check_seed, method_named
 from ponn.subgroups import levels_of_columns
 from ponn.worth import Worth, worth
 
@@ -94,7 +96,8 @@ def learn_with_holdout(
     keep: is given the policy as soon as it is learned, before it is valued, so that nothing can lose it.
     """
     say = progress or silent
-    levels_of_columns(log, by)  # a wrong name is told now, not after hours of learning
+    levels_of_columns(log, by)  # what is wrong is told now, not after hours of learning
+    check_plan(holdout, level, seed)
     first, rest = log.split_rows(1 - holdout, seed)
     train, kept = log.take(first), log.take(rest)
     policy = learn(train, method, tune, seed, progress=progress, **settings)
@@ -105,6 +108,14 @@ def learn_with_holdout(
     say("Valuing the policy on rows it never saw")
     outcome = valued(policy, best_fixed_action(train), kept, level, seed, by)
     return replace(outcome, policy=replace(policy, evaluation=outcome.as_json()))
+
+
+def check_plan(holdout: Any, level: float, seed: Any) -> None:
+    """Raise PonnError for what would only be found wrong after hours of learning."""
+    check_level(level)
+    check_seed(seed)
+    if not isinstance(holdout, int | float | np.number) or not 0 < holdout < 1:
+        raise PonnError(f"holdout is {holdout!r}; expected the share of the rows to keep aside, e.g. 0.3.")
 
 
 def valued(policy: Policy, best_fixed: Any, kept: Log, level: float, seed: int, by: Sequence[str] = ()) -> Outcome:
@@ -176,7 +187,8 @@ def compare_methods(
     say = progress or silent
     for method in methods:
         method_named(method)
-    check_options(log, estimator, level, interval)  # not only after hours of learning
+    check_plan(holdout, level, seed)
+    check_options(log, estimator, level, interval)
     first, rest = log.split_rows(1 - holdout, seed)
     train, kept = log.take(first), log.take(rest)
     policies, seconds = {}, {}

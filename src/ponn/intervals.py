@@ -36,6 +36,8 @@ LARGEST_BET = 0.1
 FEWEST_EFFECTIVE = 30.0  # with fewer effective rows a normal interval by weights alone is not to be trusted
 FEWEST_MODELLED = 10.0  # the same with a reward model beside the weights, see `Overlap`
 LEAST_HELD = 0.7  # mean weight under which too much of what the policy would do is not in the log
+MOST_HELD = 1 / LEAST_HELD  # mean weight above which the propensities are too small, if it is so for sure ...
+FOR_SURE = 3.0  # ... by this many standard errors: a few heavy rows raise it by chance
 HEAVY = 0.7  # Pareto k from which on more rows hardly help (Vehtari et al. 2024); from 1 on the tail has no mean
 POWER = 0.8  # rows_needed: the chance that so many rows settle the verdict, were the difference as estimated
 
@@ -316,6 +318,7 @@ class Overlap:
     refused               mean weight under   effective rows under   k above
     by weights alone      0.7                 30                     min(1 - 1 / log10(n), 0.7)
     with a reward model   0.7                 10                     0.7 by more than its standard error; 0.7 is told
+    both, where the mean weight is above 1 / 0.7 by more than three standard errors: such propensities cannot be right
 
     The mean weight is 1 but for chance, whatever the policy: E[w] = sum over a of p(a | x) h(a | x) / p(a | x). Where
     it falls short, the rows that would make it up are too rare to have been seen, and no other number tells of them. By
@@ -337,6 +340,11 @@ class Overlap:
         return min(1 - 1 / math.log10(max(self.n, 2)), HEAVY)
 
     @property
+    def error_of_mean(self) -> float:
+        """The standard error of the mean weight: its variance is mean^2 (n / ess - 1)."""
+        return self.mean * math.sqrt(max(1 / self.ess - 1 / self.n, 0.0)) if self.ess else 0.0
+
+    @property
     def heavy_for_sure(self) -> float:
         """0.7 + the standard error (1 + k) / sqrt(tail rows) (Smith 1987), at most 1: for values with a model."""
         return min(HEAVY + (1 + HEAVY) / math.sqrt(max(tail_rows(self.n), 1)), 1.0)
@@ -348,6 +356,8 @@ class Overlap:
         found = []
         if self.mean < LEAST_HELD:
             found.append(f"the log holds about {self.mean:.0%} of what the policy would do (mean weight, expected 1)")
+        if self.mean - FOR_SURE * self.error_of_mean > MOST_HELD:
+            found.append(f"the propensities are too small: the mean weight is {self.mean:.3g}, expected 1")
         if self.ess < fewest:
             found.append(f"{self.n:,} rows count as {self.ess:,.0f} for this policy, fewer than {fewest:,.0f}")
         if self.pareto_k > limit:

@@ -14,11 +14,12 @@ from ponn.learners import LEARNERS, Fitted, Prepared, Progress, companions, sile
 from ponn.log import Log
 from ponn.models import Model
 from ponn.policy import PairLine, Policy
-from ponn.propensity import Propensities, propensities
+from ponn.propensity import Propensities, TooFewRows, propensities
 from ponn.reasons import usual_values
 from ponn.relevance import Relevance, relevance
 from ponn.robust import prepare_ground
-from ponn.settings import Settings, method_named, search_of, settings_of
+from ponn.roles import Observed
+from ponn.settings import Settings, check_seed, method_named, search_of, settings_of
 from ponn.train import Candidate, Problem, Rows
 
 Grid = Mapping[str, tuple[Any, ...]]
@@ -44,6 +45,7 @@ def learn(
     turn held out.
     """
     started = time.perf_counter()
+    check_seed(seed)
     name, row = method_named(method)
     chosen = settings_of(name, **settings)
     grid = search_of(row, chosen, settings) if tune else {}
@@ -69,6 +71,7 @@ def prepare(log: Log, settings: Settings, seed: int) -> Prepared:
     """
     first, rest = log.split_rows(1 - VALID_SHARE, seed)
     part, valid = log.take(first), log.take(rest)
+    check_actions(part)
     encoding = Encoding.fit(part, settings)
     step_a = propensities(log, encoding, settings)
     step_b = relevance(part, encoding, step_a.take(first), settings) if settings.relevance else None
@@ -82,11 +85,20 @@ def prepare(log: Log, settings: Settings, seed: int) -> Prepared:
 
 def prepare_whole(log: Log, settings: Settings, seed: int, encoding: Encoding | None = None) -> Prepared:
     """For a learner that holds out every row in turn: encode, cross-fitted Step A and Step B on all rows."""
+    check_actions(log)
     ground = prepare_ground(log, encoding or Encoding.fit(log, settings), settings, seed)
     nobody = np.empty(0, np.intp)
     rows = rows_of(log, ground.encoding, ground.step_a, settings.m is not None)
     problem = Problem(rows, rows.take(nobody, 0.0), len(log.actions))
     return Prepared(log, log.take(nobody), ground.encoding, ground.step_a, ground.step_b, problem, ground)
+
+
+def check_actions(train: Log) -> None:
+    """Raise TooFewRows where the rows to learn from hold one action only."""
+    if len(np.unique(train.A)) < 2:
+        by_time = "; the others were taken only later" if train.columns.time else ""
+        only = train.actions[train.A[0]]
+        raise TooFewRows(f"in the {len(train)} rows to learn from only action {only!r} was taken{by_time}")
 
 
 def rows_of(log: Log, encoding: Encoding, step_a: Propensities, truncate: bool) -> Rows:
@@ -144,7 +156,11 @@ def assemble(
     selected = np.ones((len(prepared.train.actions), d), bool) if step_b is None else step_b.selected
     provenance = {
         "rows": {"train": len(prepared.train), "valid": len(prepared.valid)},
-        "reward": {"range": list(prepared.train.reward_range), "minimize": prepared.train.minimize},
+        "reward": {
+            "range": list(prepared.train.reward_range),
+            "declared": not isinstance(prepared.train.reward_range, Observed),
+            "minimize": prepared.train.minimize,
+        },
         "columns": asdict(prepared.train.columns),
         "drop_missing": prepared.train.drop_missing,
         "propensities": {"model": step_a.model, "known": float(step_a.known.mean())},

@@ -31,7 +31,17 @@ from ponn.eligibility import (
 )
 from ponn.errors import SHOWN, LogError, PonnError, listing
 from ponn.profile import Profile, profile
-from ponn.roles import Rows, check_group, check_time, read_actions, read_propensities, read_rewards, read_weights
+from ponn.roles import (
+    Rows,
+    check_group,
+    check_time,
+    read_actions,
+    read_propensities,
+    read_rewards,
+    read_weights,
+    widened_told,
+)
+from ponn.settings import check_seed
 from ponn.source import Source
 from ponn.table import read_table
 
@@ -155,6 +165,7 @@ class Log:
         """
         if not isinstance(share, int | float | np.number) or not 0 < share < 1:
             raise PonnError(f"The share of a split is {share!r}; expected a number between 0 and 1.")
+        check_seed(seed)
         units = np.arange(len(self)) if self.columns.group is None else self.group_numbers()
         order = self.time_of(units) if self.columns.time else shuffled(units, seed)
         first = first_part(units, order, share)
@@ -196,11 +207,7 @@ def cell_bytes(column: pa.Array) -> bytes:
 
 def shuffled(units: np.ndarray, seed: int) -> np.ndarray:
     """A random position for every unit."""
-    try:
-        generator = np.random.default_rng(seed)
-    except (TypeError, ValueError) as error:
-        raise PonnError(f"The seed of a split is {seed!r}; expected a whole number, 0 or larger.") from error
-    return generator.permutation(int(units.max()) + 1)
+    return np.random.default_rng(seed).permutation(int(units.max()) + 1)
 
 
 def first_part(units: np.ndarray, order: np.ndarray, share: float) -> np.ndarray:
@@ -331,6 +338,7 @@ def draft_log(
     collect = Collector()
     actions, A = collect(lambda: read_actions(rows, action, notes)) or ((), None)
     outcome, R, span = collect(lambda: read_rewards(rows, reward, reward_range, minimize)) or (None, None, (0, 1))
+    notes += widened_told(reward, reward_range, span)
     p0 = collect(lambda: read_propensities(rows, propensity, notes))
     can = collect(lambda: read_eligible(rows, available, actions, A, notes))
     weights = collect(lambda: read_weights(rows, weight))

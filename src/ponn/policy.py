@@ -45,6 +45,7 @@ from ponn.reasons import (
     usual_design,
 )
 from ponn.roles import Rows
+from ponn.settings import check_seed
 from ponn.similar import SimilarRows
 from ponn.table import read_table
 
@@ -123,6 +124,7 @@ class Policy:
 
     def sample(self, X: Any, seed: int = 0, *, eligible: Any = None) -> np.ndarray:
         """An action drawn from h(. | x) per row, as in section 5."""
+        check_seed(seed)
         h = self.predict_proba(X, eligible=eligible)
         return np.array(self.actions)[draw_actions(h, np.random.default_rng(seed))]
 
@@ -184,6 +186,7 @@ class Policy:
         supported_only: unsupported actions are left out. reasons: a column with the reasons as JSON text.
         eligible: as in `predict_proba`. runner_up is null where no other action is eligible.
         """
+        check_seed(seed)
         design, can = self.design(X, eligible)
         u = np.random.default_rng(seed).random(len(design)) if sample else None
         told = self.encoding.select(X) if reasons else None

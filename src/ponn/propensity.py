@@ -250,7 +250,7 @@ def check_folds(log: Log, folds: int, seed: int) -> None:
     """Raise TooFewRows where a fold has no rows, or the rows beside it fewer than two actions."""
     check_rows(log, folds)
     for train, rows in fold_rows(log, folds, seed):
-        if not len(rows):
+        if not len(rows) or not len(train):
             raise TooFewRows(f"their groups, which stay together, do not make {folds} parts")
         if len(np.unique(log.A[train])) < 2:
             raise TooFewRows(f"in these {len(log)} rows hardly more than one action was taken")

@@ -32,6 +32,7 @@ MOST_SENTENCES = 8
 UNSUPPORTED_SHARE = 0.01  # of all rows
 LEVEL = 0.95  # of the intervals of what an action would be worth to everyone
 EFFECTIVE_SHARE = 0.1  # of an action's rows
+OFF, OFF_ERRORS = 0.1, 4.0  # the mean of 1/p is told where it is further from 1 than this, and than so many errors
 SPREADSHEET_DATE = re.compile(r"\d{1,2}-(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)")
 
 
@@ -237,6 +238,7 @@ def doubts(found: Overlap) -> list[str]:
             f"In {found.unsupported} of {rows} rows some action had a propensity under {SUPPORT_FLOOR:.0%}: for such "
             "cases the log cannot tell how that action would do."
         )
+    told += propensities_off(found)
     for action, kept, all_rows in zip(found.actions, found.effective, found.rows, strict=True):
         if kept < EFFECTIVE_SHARE * all_rows:
             told.append(
@@ -244,6 +246,19 @@ def doubts(found: Overlap) -> list[str]:
                 "a few rows stand for very many."
             )
     return told
+
+
+def propensities_off(found: Overlap) -> Iterator[str]:
+    """Known propensities that do not fit how often an action was taken; estimated ones fit by their making."""
+    if found.calibration is not None:
+        return
+    for action, mean, kept in zip(found.actions, found.mean_inverse, found.effective, strict=True):
+        if kept and abs(mean - 1) > max(OFF, OFF_ERRORS * mean / np.sqrt(kept)):
+            yield (
+                f"The propensities of action {action!r} do not fit how often it was taken: the mean of 1/p over all "
+                f"rows, counting the others as 0, is {mean:.3g} and should be 1. A propensity is the probability with "
+                "which the action of its row was taken."
+            )
 
 
 def action_overlap(found: Overlap) -> Iterator[ActionOverlap]:

@@ -57,6 +57,7 @@ from ponn.stacking import (
     with_teachers,
     worthwhile,
 )
+from ponn.train import DivergenceError
 
 SELECTING = "Step B: which selection of features predicts rewards best"
 STACKING = "Reward models on the features kept, cross-fitted and stacked"
@@ -450,13 +451,16 @@ def taught_rewards(given: Lesson) -> HeadNetwork:
 
 
 def go_on_by_value(network: HeadNetwork, given: Lesson, epochs: int) -> None:
-    """A few passes over the doubly robust scores."""
+    """A few passes over the doubly robust scores; a network that diverges on them stays as it was."""
 
     def loss(S: Tensor, rows: Tensor) -> Losses:
         return value(S, given.G[rows], given.T)
 
-    plan = replace(given.plan, epochs=epochs)
-    train_heads(network, given.X, loss, given.weight, plan, plan.learning_rate * VALUE_STEP)
+    plan, start = replace(given.plan, epochs=epochs), network.weight.clone()
+    try:
+        train_heads(network, given.X, loss, given.weight, plan, plan.learning_rate * VALUE_STEP)
+    except DivergenceError:  # of scores with propensities near 0
+        network.weight.copy_(start)
 
 
 def choose_value_epochs(

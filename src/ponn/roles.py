@@ -5,7 +5,7 @@ Every message says what was seen, in which rows (counted from 1), and what to do
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from ponn.profile import BOOLEAN, CATEGORY, DATE, NUMBER, is_plain_number, kind_
 
 HANDFUL = 5  # an action taken in fewer rows is told: nothing reliable can be learned about it
 MOST_ACTIONS = 1_000  # more distinct values than this are not a choice among actions
+LEAST_PROPENSITY = 1e-30  # what is smaller was never drawn, and single precision could not hold its weight
 EXACT = 2.0**53  # up to here a float tells every whole number from its neighbours
 COMMA_NUMBER = re.compile(r"\s*-?\d+([., ]\d+)+\s*")  # 3,5 or 1,234.50
 LEAVE_OUT = "Leave these rows out (drop_missing=True, --drop-missing) or fill them in."
@@ -127,14 +128,35 @@ def similar_actions(actions: tuple[Any, ...]) -> list[str]:
 # Rewards -------------------------------------------------------------------------------------------------
 
 
+class Observed(NamedTuple):
+    """A range of rewards that was seen, not declared: more rewards may widen it."""
+
+    low: float
+    high: float
+
+    def with_also(self, low: float, high: float) -> "Observed":
+        """The range that holds these rewards too."""
+        return Observed(min(self.low, low), max(self.high, high))
+
+
+def widened_told(name: str, before: tuple[float, float] | None, now: tuple[float, float]) -> list[str]:
+    """A note where rewards went beyond a range that was seen elsewhere."""
+    if not isinstance(before, Observed) or now == before:
+        return []
+    return [
+        f"The reward column {name!r} goes beyond the {before.low:g} to {before.high:g} seen before: "
+        f"{now[0]:g} to {now[1]:g} is its range here."
+    ]
+
+
 def read_rewards(
     rows: Rows, name: str, reward_range: tuple[float, float] | None, minimize: bool
 ) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
     """Rewards in the user's unit, the same scaled to [0, 1] with large as good, and the range."""
     span = None if reward_range is None else declared_range(reward_range)
     raw = read_outcomes(rows, name, span)
-    low, high = outcome_range(float(raw.min()), float(raw.max()), name, span)
-    return raw, scaled(raw, (low, high), minimize), (low, high)
+    whole = outcome_range(float(raw.min()), float(raw.max()), name, span)
+    return raw, scaled(raw, whole, minimize), whole
 
 
 def scaled(raw: np.ndarray, span: tuple[float, float], minimize: bool) -> np.ndarray:
@@ -156,7 +178,7 @@ def read_outcomes(rows: Rows, name: str, span: tuple[float, float] | None) -> np
             f"The reward column {name!r} is infinite in {rows.told(infinite)}. "
             "Expected finite numbers: correct these rows."
         )
-    if span is not None and (raw.min() < span[0] or raw.max() > span[1]):
+    if span is not None and not isinstance(span, Observed) and (raw.min() < span[0] or raw.max() > span[1]):
         outside = (raw < span[0]) | (raw > span[1])
         raise LogError(
             f"The reward column {name!r} is outside the declared range {span[0]:g} to {span[1]:g} in "
@@ -176,7 +198,9 @@ def outcome_range(low: float, high: float, name: str, span: tuple[float, float] 
         raise LogError(
             f"The reward column {name!r} runs from {low:g} to {high:g}, too wide for floating point: use a larger unit."
         )
-    return span or (low, high)
+    if isinstance(span, Observed):
+        return span.with_also(low, high)
+    return span or Observed(low, high)
 
 
 def not_numeric(rows: Rows, name: str) -> str:
@@ -209,7 +233,9 @@ def is_number(text: str | None) -> bool:
 
 
 def declared_range(reward_range: tuple[float, float]) -> tuple[float, float]:
-    """The declared range as two ordered, finite numbers."""
+    """The declared range as two ordered, finite numbers; one that was only seen stays as it is."""
+    if isinstance(reward_range, Observed):
+        return reward_range
     try:
         if isinstance(reward_range, str):
             raise TypeError("text")
@@ -238,7 +264,7 @@ def read_propensities(rows: Rows, name: str | None, notes: list[str]) -> np.ndar
 def possible_propensities(rows: Rows, name: str) -> np.ndarray:
     """Propensities in (0, 1], NaN where missing."""
     p0 = read_floats(rows, name, "propensity", "probabilities between 0 and 1")
-    wrong = ~np.isnan(p0) & ~((p0 > 0) & (p0 <= 1))
+    wrong = ~np.isnan(p0) & ~((p0 >= LEAST_PROPENSITY) & (p0 <= 1))
     if wrong.any():
         raise LogError(
             f"The propensity column {name!r} is outside (0, 1] in {rows.told(wrong)}: e.g. {p0[wrong][0]:g}. It must "
@@ -273,6 +299,12 @@ def read_weights(rows: Rows, name: str | None) -> np.ndarray | None:
             f"The weight column {name!r} is not a positive number in {rows.told(wrong)}: e.g. {weights[wrong][0]:g}. "
             "Correct these rows, or leave out those that should not count."
         )
+    with np.errstate(over="ignore"):
+        if not np.isfinite(weights.sum()):
+            raise LogError(
+                f"The weights in column {name!r} add up to more than a number can hold: the largest is "
+                f"{weights.max():g}, in {rows.told(weights == weights.max())}. Use a larger unit."
+            )
     return weights
 
 

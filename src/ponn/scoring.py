@@ -27,6 +27,7 @@ from ponn.errors import PonnError, listing, one_line
 from ponn.files import Write, csv_writer, writing
 from ponn.inference import BLOCK_ROWS
 from ponn.policy import RECOMMENDED, Decision, Policy, check_columns
+from ponn.settings import check_seed
 from ponn.source import Source
 from ponn.streams import Stream, open_stream
 from ponn.table import check_sound, plain
@@ -96,6 +97,7 @@ def write_recommendations(
     columns: only these of the recommendation. threads: default one per core. eligible: the actions that are available
     in every row. The rest is as in `Policy.recommend`.
     """
+    check_seed(seed)
     labels = None if eligible is None else tuple(eligible)
     asked = Asked(tuple(keep), tuple(columns), probabilities, sample, seed, supported_only, labels, reasons)
     stream = open_stream(Path(rows), texts={*asked.keep, *text_columns(policy)})

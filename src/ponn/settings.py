@@ -5,6 +5,7 @@ The command line's flags and the documentation are made from these fields.
 
 import difflib
 import math
+import operator
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -108,6 +109,7 @@ class Settings:
     temperature: float = setting(
         0.05,
         low=1e-3,
+        high=1e3,  # beyond, rounding errors decide
         help="T of ponn-dr's stochastic policy softmax(r / T): near 0 it always takes the best action, more keeps "
         "exploring those that promise nearly as much",
     )
@@ -119,7 +121,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            check_setting(one.name, getattr(self, one.name), one.type, one.metadata)
+            given = getattr(self, one.name)
+            check_setting(one.name, given, one.type, one.metadata)
+            if type(given) is int and one.type in (float, float | None):
+                object.__setattr__(self, one.name, float(given))
 
 
 def check_setting(name: str, value: Any, kind: Any, rule: Any) -> None:
@@ -138,8 +143,24 @@ def check_setting(name: str, value: Any, kind: Any, rule: Any) -> None:
         raise PonnError(f"Setting {name} is {value!r}; expected {expected}.")
     if rule["choices"] and value not in rule["choices"]:
         raise PonnError(f"Setting {name} is {value!r}; expected one of {', '.join(rule['choices'])}.")
-    if not isinstance(value, str | bool) and not rule["low"] <= value <= rule["high"]:
-        raise PonnError(f"Setting {name} is {value}; expected a number from {rule['low']:g} to {rule['high']:g}.")
+    if isinstance(value, str | bool):
+        return
+    if not (math.isfinite(value) and rule["low"] <= value <= rule["high"]):
+        most = f"to {rule['high']:g}" if math.isfinite(rule["high"]) else "on, and finite"
+        raise PonnError(f"Setting {name} is {value}; expected a number from {rule['low']:g} {most}.")
+
+
+LARGEST_SEED = 2**31 - 1  # every library takes it, and what is added to it for folds and fits
+
+
+def check_seed(seed: Any) -> None:
+    """Raise PonnError unless every library takes this seed."""
+    try:
+        good = 0 <= operator.index(seed) <= LARGEST_SEED
+    except TypeError:
+        good = False
+    if not good:
+        raise PonnError(f"The seed is {seed!r}; expected a whole number from 0 to {LARGEST_SEED:,}.")
 
 
 # Methods -------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from ponn.models import LinearRewards, Model
 from ponn.policy import Policy
 from ponn.propensity import Propensities
 from ponn.relevance import Relevance
-from ponn.settings import METHODS, STREAMED_METHOD, Settings, method_named, search_of, settings_of
+from ponn.settings import METHODS, STREAMED_METHOD, Settings, check_seed, method_named, search_of, settings_of
 from ponn.shard_steps import Practice, fit_practice, fit_reward_models, shard_relevance
 from ponn.shard_training import training_problem
 from ponn.sharded import Batch, ShardedLog
@@ -47,6 +47,7 @@ def learn_sharded(
     trainers: processes that train a network together; default this one.
     """
     started = time.perf_counter()
+    check_seed(seed)
     name, row = method_named(method or STREAMED_METHOD)
     if trainers is not None and row.learner != NETWORK:
         raise PonnError(

@@ -42,8 +42,9 @@ from ponn.roles import (
     read_floats,
     scaled,
     similar_actions,
+    widened_told,
 )
-from ponn.settings import Settings
+from ponn.settings import Settings, check_seed
 from ponn.shards import (
     CUT_SALT,
     FOLD_SALT,
@@ -220,6 +221,7 @@ class ShardedLog:
         """Two parts, the first with about `share` of the rows: by time, by group or by row, as `Log.split`."""
         if not isinstance(share, int | float | np.number) or not 0 < share < 1:
             raise PonnError(f"The share of a split is {share!r}; expected a number between 0 and 1.")
+        check_seed(seed)
         salt = (CUT_SALT, len(self.reader.cuts), seed)
         if self.columns.time is None:
             return self.part(Cut(0.0, share, salt)), self.part(Cut(share, 1.0, salt))
@@ -375,6 +377,7 @@ def assembled(
     notes += rare_actions(tuple(labels), np.array([found.actions[one][0] for one in labels]))
     notes += similar_actions(tuple(labels))
     reward_range = outcome_range(found.low, found.high, columns.reward, names.span)
+    notes += widened_told(columns.reward, names.span, reward_range)
     if columns.propensity is not None:
         notes += missing_propensities(columns.propensity, found.unknown_propensities, found.rows)
     if available is not None:

@@ -10,8 +10,20 @@ import ponn
 SOURCE = Path(ponn.__file__).parent
 ORDER = (
     *("errors", "settings", "remote", "source", "delimited", "files", "streams", "table", "profile", "roles", "rules"),
-    *("eligibility", "log", "encode", "engine", "clusters", "shards", "survey", "sharded", "frames", "propensity"),
-    *("tally", "bounds", "discovery", "relevance", "pairs"),
+    *(
+        "eligibility",
+        "log",
+        "encode",
+        "engine",
+        "clusters",
+        "shards",
+        "acquaintance",
+        "survey",
+        "sharded",
+        "frames",
+        "propensity",
+    ),
+    *("propensity", "tally", "bounds", "discovery", "relevance", "pairs"),
     *("estimators", "intervals", "sensitivity", "readiness", "drawing", "charts"),
     *("inference", "trees", "similar", "models", "reasons", "policy", "scoring"),
     *("network", "objective", "checkpoint", "team", "train", "many"),

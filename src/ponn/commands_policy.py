@@ -127,14 +127,15 @@ def evaluate(
       ponn evaluate clinic.ponn visits.csv --by age --by ward --gamma 1.5
     """
     from ponn.anysize import read_same_log, worth
-    from ponn.evaluation import Sampled, seed_of
+    from ponn.evaluation import Sampled, seed_of, source_of
     from ponn.policy import load
 
     loaded = load(policy)
     with chosen_engine(engine, workers, address) as where, learning_progress() as tell:
+        rows = read_same_log(loaded, log, where, tell, also=by)
         found = worth(
             Sampled(loaded) if sample else loaded,
-            read_same_log(loaded, log, where, tell, also=by),
+            rows,
             estimator,
             level,
             engine=where,
@@ -148,16 +149,17 @@ def evaluate(
     if as_json:
         click.echo(json.dumps(found.as_json()))
     else:
-        print_worth(found, gamma is not None)
+        split = source_of(loaded).get("whole") == rows.digest
+        print_worth(found, gamma is not None, "On rows kept aside" if split else "On these rows")
     if require_improvement and found.verdict.kind != "better":
         sys.exit(3)
 
 
-def print_worth(found: "Worth", asked_for_gamma: bool) -> None:
-    """What a policy is worth, for people."""
+def print_worth(found: "Worth", asked_for_gamma: bool, title: str) -> None:
+    """What a policy is worth, for people; title: on which rows."""
     out = console()
     values = {"this policy": found.policy, "current practice": found.logging}
-    out.print(value_table(values | {VARIANTS[name]: one for name, one in found.variants.items()}))
+    out.print(value_table(values | {VARIANTS[name]: one for name, one in found.variants.items()}, title))
     if found.subgroups is not None:
         out.print(subgroup_table(found.subgroups))
     out.print(str(found.verdict), markup=False)

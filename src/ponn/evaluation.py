@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ponn.acquaintance import known_share
 from ponn.encode import Encoding
 from ponn.errors import PonnError, listing
 from ponn.estimators import BY_WEIGHTS_ALONE, Terms, Valuation, check_estimator, logged_value, terms, valuation
@@ -52,6 +53,7 @@ WANTED = 0.01  # a policy wants an action that it gives at least this share of i
 FOR_EVERY_N = ("bernstein", "sequence")  # not only for large n
 INTERVALS = ("normal", "bootstrap", *FOR_EVERY_N)
 BOOTSTRAPS = 200
+KNOWN = 0.01  # share of rows that a policy learned from, from which on its value on them is not trusted
 LEARNED_FROM_THESE = "these are the very rows that the policy learned from"
 ORIGINAL_ROW = "row of the log"  # the column that keeps copies of a resampled row in one fold
 
@@ -358,7 +360,10 @@ def known_rows(policy: Valued, log: Log) -> tuple[str, ...]:
         return ()
     if source.get("digest") == log.digest:
         return (LEARNED_FROM_THESE,)
-    return ("the policy learned from most of these rows",) if source.get("whole") == log.digest else ()
+    if source.get("whole") == log.digest:
+        return ("the policy learned from most of these rows",)
+    known = known_share(log, source["sketch"]) if "sketch" in source else 0.0
+    return (f"the policy learned from about {known:.0%} of these rows",) if known >= KNOWN else ()
 
 
 def value_on(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ponn.acquaintance import sketch
 from ponn.encode import Encoding
 from ponn.learners import LEARNERS, Fitted, Prepared, Progress, companions, silent
 from ponn.log import Log
@@ -59,7 +60,7 @@ def learn(
     best = int(np.argmin([one.valid_loss for one in fitted]))
     say("Models of rewards and of current practice")
     made = assemble(prepared, name, options[best], fitted[best], len(options), time.perf_counter() - started)
-    source = {"digest": log.digest, "rows": len(log)}
+    source = {"digest": log.digest, "rows": len(log), "sketch": sketch(log)}
     return replace(made, provenance={**made.provenance, "source": source})
 
 

@@ -81,6 +81,6 @@ def test_a_log_with_rows_of_the_training_is_not_a_test(tmp_path):
     policy = ponn.learn(log_of(before), "direct-forest", seed=0)
     policy.save(tmp_path / "p.ponn")
     loaded = ponn.load(tmp_path / "p.ponn")
-    with pytest.raises(LowOverlap, match="the policy learned from about 8.% of these rows"):
+    with pytest.raises(LowOverlap, match=r"the policy learned from about 8.% of these rows"):
         ponn.evaluate(loaded, log_of(joined(before, later)))
     assert ponn.evaluate(loaded, log_of(rows(300, 8))).trusted

@@ -285,7 +285,8 @@ def bar_lines(found: Mapping[str, Any], logs: Sequence[Mapping[str, Any]]) -> li
     lines.append(f"- Every method has {FEWEST} seeds in {one['complete']} of {one['worlds']} worlds.")
     few = one["given up"]
     if few:
-        told = f" In {len(few)} others {min(few)} to {max(few)} methods were given up:"
+        many = f"{min(few)} to {max(few)}" if min(few) < max(few) else f"{max(few)}"
+        told = f" In {len(few)} other{'s' * (len(few) > 1)} {many} methods were given up:"
         lines[-1] += told + " that PONN-DR beats these rests on few seeds."
     lines += accuracy_lines(found["worlds"]) + cost_lines(found["worlds"], logs)
     lines.append(f"- Never worst: {never(one['worst'])}.")

@@ -498,7 +498,10 @@ def test_the_page_says_how_many_methods_rest_on_few_seeds():
     lines = world_lines(WORLD, 0.8, 0.79)
     assert "were given up:" not in leaderboard.page(leaderboard.summary(lines, {}))
     text = leaderboard.page(leaderboard.summary([*lines, line("ponn-b", 0, 0.5), line("lr-l1", 0, 0.5)], {}))
-    assert "- Every method has 10 seeds in 0 of 15 worlds. In 1 others 2 to 2 methods were given up:" in text
+    assert "- Every method has 10 seeds in 0 of 15 worlds. In 1 other 2 methods were given up:" in text
+    lines += [line("ponn-b", 0, 0.5), *world_lines(peer_worlds.SIMULATED[0], 0.8, 0.79)]
+    lines += [line(name, 0, 0.5, peer_worlds.SIMULATED[0]) for name in ("ponn", "lr-l1", "poem-b")]
+    assert "In 2 others 1 to 3 methods were given up:" in leaderboard.page(leaderboard.summary(lines, {}))
 
 
 def test_the_page_says_in_how_many_worlds_every_method_has_enough_seeds():

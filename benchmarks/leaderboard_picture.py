@@ -21,7 +21,7 @@ LEGEND = (
 
 def at_a_glance(worlds: Mapping[str, Any]) -> str:
     """Methods x worlds."""
-    methods, left = nearest_first(worlds), 0.0
+    methods = nearest_first(worlds)
     left = text_width(methods) + 12
     top = text_width(worlds) * 0.75 + 16
     places = [top + HEIGHT * number + GAP * (who in STANDING) for number, who in enumerate(methods)]

@@ -106,6 +106,17 @@ def standard_error(psi: Numbers, group: Sequence[int]) -> float:
     return sqrt(len(sums) / (len(sums) - 1) * sum((s - centre) ** 2 for s in sums)) / len(psi)
 
 
+def unseen_error(u: Numbers, R: Numbers, weight: Numbers, group: Sequence[int]) -> float:
+    """What two more outcomes move a value that are as far from the mean as any in the log; a group is one outcome."""
+    mean = sum(w * r for w, r in zip(weight, R, strict=True)) / sum(weight)
+    moved, apart = [], []
+    for one in sorted(set(group)):
+        rows = [j for j, g in enumerate(group) if g == one]
+        moved.append(abs(sum(u[j] for j in rows)))
+        apart.append(abs(sum(weight[j] * R[j] for j in rows) / sum(weight[j] for j in rows) - mean))
+    return max(apart) * sqrt(2 * sum(one**3 for one in moved) / sum(moved)) / len(u)
+
+
 def bernstein_lower(x: Numbers, range_: float, delta: float) -> float:
     """Theorem 4 of Maurer and Pontil 2009 for values in an interval of length range_."""
     n, average = len(x), sum(x) / len(x)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from scipy.stats import t as student
 
+import estimator_oracles as oracles
 import ponn
 from commands import PONN
 from ponn.commands_learn import print_outcome
@@ -80,15 +81,17 @@ def plain_gain(found, level):
     """value, low, high of the doubly robust difference policy - best fixed action, row by row, rewards in [0, 1]."""
     rows, p, Q = found.kept, found.corrections.p, found.corrections.Q
     fixed = rows.actions.index(found.best_fixed)
-    gains = []
+    gains, moves = [], []
     for j, label in enumerate(found.policy.predict(rows)):
         recommended, taken = rows.actions.index(label), rows.A[j]
         gain = Q[j, recommended] - Q[j, fixed]
-        gain += ((recommended == taken) - float(fixed == taken)) / p[j] * (rows.R[j] - Q[j, taken])
-        gains.append(gain)
+        moves.append(((recommended == taken) - float(fixed == taken)) / p[j])
+        gains.append(gain + moves[-1] * (rows.R[j] - Q[j, taken]))
     value = sum(gains) / len(gains)
     error = math.sqrt(sum((one - value) ** 2 for one in gains) / (len(gains) - 1) / len(gains))
-    reach = student.ppf(level, len(gains) - 1) * error  # each end by itself holds with `level`
+    n = len(gains)
+    error = math.hypot(error, oracles.unseen_error(moves, rows.R, [1] * n, range(n)))
+    reach = student.ppf(level, n - 1) * error  # each end by itself holds with `level`
     return value, value - reach, value + reach
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import ponn
-from ponn.evaluation import CurrentPractice, Nuisances, nuisances, value_on
-from ponn.intervals import t_quantile
+from ponn.evaluation import Asked, CurrentPractice, Nuisances, nuisances, scored, value_on
+from ponn.intervals import error_of, t_quantile
 from ponn.subgroups import joined_runs, levels_of, value_by_group
 from ponn.synthetic import synthetic
 
@@ -89,12 +89,16 @@ def test_a_subgroup_is_valued_like_a_log_of_its_rows(world, corrections, estimat
     weight = np.random.default_rng(1).uniform(0.2, 3, len(world.log))
     log = replace(world.log, reward_range=(100.0, 300.0), minimize=True, weight=weight)
     found = value_by_group(world.propensities, log, "x1", estimator, corrections=corrections)
+    mean = np.average(log.R, weights=weight)
+    surprise = max(log.R.max() - mean, mean - log.R.min())  # in the whole log
     for one, level in zip(found.groups, levels_of(log, "x1", 4, 50), strict=True):
         rows = level.rows
         fitted = Nuisances(corrections.p[rows], corrections.Q[rows], "known", ())
         part, h = log.take(rows), world.propensities[rows]
-        plain = value_on(h, part, fitted, estimator, 0.95)
-        assert (one.policy.value, one.policy.standard_error) == pytest.approx((plain.value, plain.standard_error))
+        plain = scored(h, part, fitted).valuation(Asked(estimator))
+        error = error_of(replace(plain, surprise=surprise))
+        value, spread = plain.value, 200 * error
+        assert (one.policy.value, one.policy.standard_error) == pytest.approx((300 - 200 * value, spread))
         assert one.logging.value == pytest.approx(value_on(CurrentPractice(), part, fitted, "dr", 0.95).value)
         assert one.difference.value == pytest.approx(one.policy.value - one.logging.value)
         assert (one.policy.n, one.rows) == (len(rows), len(rows))

@@ -108,7 +108,7 @@ def doubted_at(one: Scored, gammas: Sequence[float], asked: Asked) -> tuple[Hidd
     """`hidden_confounding` at several strengths; what overturns "better" is found once."""
     log, found = one.log, one.valuation(asked)
     hidden = confounded(one.h, log.A, log.R, one.fitted.p, weight=log.weight)
-    gain = found - logged_value(log.R, log.weight)
+    gain = found - logged_value(log.R, log.weight, one.group)
     breaking = breaking_gamma(one, gain, hidden, both_sides(asked.level))
     return tuple(
         HiddenConfounding(

@@ -10,6 +10,7 @@
     dm       sum over a of h(a | x_j) r_hat(a, x_j)                                   [n]
     weight   row weights of the log, any scale: M below is the weighted mean          [n]
     psi      influence of row j on the value, mean 0: Var(value) = Var(psi) / n       [n]
+    u        moves of row j: n times what the value changes per unit of its outcome   [n]
 
     estimator       value                            published by
     dm              M(dm)                            Dudik, Langford, Li 2011
@@ -55,9 +56,18 @@ class Valuation:
     psi: np.ndarray  # [n], mean 0
     parameter: float | None = None  # m, tau or lambda, where the estimator has one
     bias: float = 0.0  # what |bias| can be at most by `largest_bias`, where weights were reduced
+    moves: np.ndarray | float = 0.0  # u: [n], or 0 where outcomes that were not seen are not to be thought of
+    surprise: float = 0.0  # see `largest_surprise`
 
     def __sub__(self, other: "Valuation") -> "Valuation":
-        return Valuation(self.value - other.value, self.psi - other.psi, None, self.bias + other.bias)
+        return Valuation(
+            self.value - other.value,
+            self.psi - other.psi,
+            None,
+            self.bias + other.bias,
+            self.moves - other.moves,
+            max(self.surprise, other.surprise),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,9 +147,21 @@ def ratio_of(x: np.ndarray, w: np.ndarray) -> Valuation:
     return Valuation(value, w * (x - value) / scale)
 
 
-def logged_value(R: np.ndarray, weight: np.ndarray | None = None) -> Valuation:
+def with_moves(found: Valuation, t: Terms, group: np.ndarray | None) -> Valuation:
+    """The value of these terms with what its outcomes move: u = weight w, also for ratios, as E[w] = 1."""
+    return replace(found, moves=t.weight * t.w, surprise=largest_surprise(t, group))
+
+
+def largest_surprise(t: Terms, group: np.ndarray | None) -> float:
+    """How far an outcome of the log, or the mean outcome of a group, is from the mean, at the most."""
+    apart = t.R if group is None else cluster_sums(t.weight * t.R, group) / cluster_sums(t.weight, group)
+    return float(np.max(np.abs(apart - np.mean(t.weight * t.R)), initial=0.0))
+
+
+def logged_value(R: np.ndarray, weight: np.ndarray | None = None, group: np.ndarray | None = None) -> Valuation:
     """Current practice: the mean reward of the log, which needs neither propensities nor a model."""
-    return mean_of(R, mean_one(weight, len(R)))
+    t = Terms(np.ones(len(R)), R, mean_one(weight, len(R)))
+    return with_moves(mean_of(R, t.weight), t, group)
 
 
 def direct_method(t: Terms) -> Valuation:
@@ -211,7 +233,7 @@ def valuation(estimator: str, t: Terms, parameter: float | None = None, group: n
     """The estimator's value of the terms; where it takes a parameter and none is given, `tuned` chooses it."""
     check_estimator(estimator)
     if estimator in PLAIN:
-        return PLAIN[estimator](t)
+        return with_moves(PLAIN[estimator](t), t, group)
     return tuned(estimator, t, group) if parameter is None else reduced(estimator, t, parameter, group)
 
 
@@ -225,7 +247,8 @@ def reduced(estimator: str, t: Terms, parameter: float, group: np.ndarray | None
     """truncated-ips, switch-dr or dros at a given m, tau or lambda."""
     unbiased, reduce = REDUCED[estimator]
     w_hat = reduce(t.w, parameter)
-    found = unbiased(replace(t, w=w_hat))
+    less = replace(t, w=w_hat)
+    found = with_moves(unbiased(less), less, group)
     return replace(found, parameter=parameter, bias=largest_bias(found, unbiased(t), w_hat, t, group))
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ponn.encode import CategoryFeature, Encoding, Feature
 from ponn.errors import listing
-from ponn.estimators import snips, terms
+from ponn.estimators import terms, valuation
 from ponn.intervals import Estimate, estimate_json, estimated, normal_interval
 from ponn.intervals import overlap as weight_overlap
 from ponn.log import Draft, Log, draft_log, read_log
@@ -221,8 +221,8 @@ def given_to_all(log: Log, p: np.ndarray, a: int) -> Estimate:
     Weights alone need no reward model, so this is quick; the interval is for a first look.
     """
     t = terms(np.eye(len(log.actions))[[a]].repeat(len(log), axis=0), log.A, log.R, p, None, log.weight)
-    found, seen = snips(t), weight_overlap(t.w * t.weight)
     group = None if log.columns.group is None else log.group_numbers()
+    found, seen = valuation("snips", t, group=group), weight_overlap(t.w * t.weight)
     made = estimated(found, "snips", normal_interval(found, LEVEL, group), seen.ess, group=group)
     return made.in_unit(log.reward_range, log.minimize).distrusted(*seen.doubts(modelled=False))
 

@@ -7,6 +7,8 @@ An estimator is a smooth function of the means, so its value and standard error 
 symbol   meaning                                                             shape
 V        the variables of a row, times its weight                            [n, variables]
 mu, C    their means and co-moments                                          [variables], [variables, variables]
+u        what the outcome of a row moves: weight w; of current practice the      [n, policies + 1]
+         weight, in the last column
 slope    slope of an estimator in the means                                  [variables]
 
 Rows of one group count together: groups are dealt out to GROUP_BUCKETS buckets by a hash, and buckets take the place
@@ -19,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +41,7 @@ from ponn.evaluation import (
     possible,
     wanted_on,
 )
-from ponn.intervals import Estimate, Overlap, both_sides, pareto_k_of, tail_rows, verdict
+from ponn.intervals import Estimate, Overlap, both_sides, pareto_k_of, tail_rows, unseen_from, verdict
 from ponn.logistic import with_ones
 from ponn.policy import Policy
 from ponn.settings import Settings
@@ -98,7 +100,8 @@ class ValueSums:
         tails = [Tail.of(w, self.largest) for w in weights]
         groups = None if log.columns.group is None else bucket_sums(V, batch.units)
         by_policy = np.array(wanted).reshape(len(self.policies), -1)
-        return Sums(moments(V), taken, by_policy, np.array(impossible), tails, groups)
+        moved = moved_sums(np.column_stack([*weights, log.row_weights]))
+        return Sums(moments(V), taken, by_policy, np.array(impossible), tails, moved, Ends.of(log.R), groups)
 
 
 def moments(V: np.ndarray) -> GramTally:
@@ -113,6 +116,32 @@ def bucket_sums(V: np.ndarray, units: np.ndarray) -> np.ndarray:
     bucket = (units % np.uint64(GROUP_BUCKETS)).astype(np.intp)
     columns = [*V.T, np.ones(len(V))]
     return np.column_stack([np.bincount(bucket, one, minlength=GROUP_BUCKETS) for one in columns])
+
+
+def moved_sums(u: np.ndarray) -> np.ndarray:
+    """sum |u| and sum |u|^3 of every column by itself, on the diagonal, and of differences: [2, columns, columns]."""
+    found = np.zeros((2, u.shape[1], u.shape[1]))
+    for one, column in enumerate(u.T):
+        apart = np.abs(column[:, None] - u)  # [n, columns]
+        apart[:, one] = np.abs(column)
+        found[:, one] = apart.sum(axis=0), (apart * apart * apart).sum(axis=0)
+    return found
+
+
+class Ends(NamedTuple):
+    """The least and the largest reward of some rows."""
+
+    least: float
+    largest: float
+
+    @classmethod
+    def of(cls, R: np.ndarray) -> "Ends":
+        """Those of these rewards."""
+        return cls(float(R.min(initial=math.inf)), float(R.max(initial=-math.inf)))
+
+    def joined(self, other: "Ends") -> "Ends":
+        """Those of both."""
+        return Ends(min(self.least, other.least), max(self.largest, other.largest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +176,8 @@ class Sums:
     wanted: np.ndarray  # [policies, k]: sum of h
     impossible: np.ndarray  # [policies]: sum of h over actions that are not eligible, before it is restricted
     tails: list[Tail]
+    moved: np.ndarray  # [2, policies + 1, policies + 1], see `moved_sums`
+    ends: Ends
     groups: np.ndarray | None  # [buckets, variables + 1]
 
     @classmethod
@@ -156,7 +187,8 @@ class Sums:
         nothing = Tail(np.zeros(0), np.zeros(0, np.int64))
         groups = np.zeros((GROUP_BUCKETS, variables + 1)) if grouped else None
         nobody = (np.zeros(k), np.zeros((policies, k)), np.zeros(policies))
-        return cls(GramTally.zero(variables), *nobody, [nothing] * policies, groups)
+        unmoved = np.zeros((2, policies + 1, policies + 1))
+        return cls(GramTally.zero(variables), *nobody, [nothing] * policies, unmoved, Ends.of(np.zeros(0)), groups)
 
     def __add__(self, other: "Sums") -> "Sums":
         groups = None if self.groups is None or other.groups is None else self.groups + other.groups
@@ -167,6 +199,8 @@ class Sums:
             self.wanted + other.wanted,
             self.impossible + other.impossible,
             tails,
+            self.moved + other.moved,
+            self.ends.joined(other.ends),
             groups,
         )
 
@@ -174,6 +208,7 @@ class Sums:
         """Named arrays."""
         found = {"n": np.array(self.moments.n), "mean": self.moments.mean, "C": self.moments.C}
         found |= {"taken": self.taken, "wanted": self.wanted, "impossible": self.impossible}
+        found |= {"moved": self.moved, "ends": np.array(self.ends)}
         for number, tail in enumerate(self.tails):
             short = tail.cut(largest)
             found |= {f"values{number}": short.values, f"counts{number}": short.counts}
@@ -184,7 +219,8 @@ class Sums:
         """The sums in named arrays."""
         tails = [Tail(found[f"values{one}"], found[f"counts{one}"]) for one in range(len(found["wanted"]))]
         gram = GramTally(float(found["n"]), found["mean"], found["C"])
-        return cls(gram, found["taken"], found["wanted"], found["impossible"], tails, found.get("groups"))
+        counted = (found["taken"], found["wanted"], found["impossible"])
+        return cls(gram, *counted, tails, found["moved"], Ends(*map(float, found["ends"])), found.get("groups"))
 
 
 # From sums to values -------------------------------------------------------------------------------------
@@ -237,6 +273,26 @@ def error_of(found: Sums, slope: np.ndarray) -> tuple[float, float]:
     return (math.sqrt(g / (g - 1) * float(np.sum((sums - sums.mean()) ** 2))) / n if g > 1 else math.inf), g
 
 
+def unseen_error_of(found: Sums, one: int, less: int | None) -> float:
+    """`intervals.unseen_error` of a value or difference; LOGGED is current practice, the last column of u."""
+    mu, n = found.moments.mean, found.moments.n
+    mean = mu[1] / mu[0]
+    if found.groups is not None:
+        weight = found.groups[:, 0]
+        apart = found.groups[weight > 0, 1] / weight[weight > 0] - mean
+        other = 0.0 if less is None else grouped_moves(found.groups, less)
+        moved = np.abs(grouped_moves(found.groups, one) - other)
+        return unseen_from(float(moved.sum()), float((moved**3).sum()), float(np.abs(apart).max()), n * mu[0])
+    moved, cubed = map(float, found.moved[:, one, one if less is None else less])
+    surprise = max(found.ends.largest - mean, mean - found.ends.least)
+    return unseen_from(moved, cubed, surprise, n * mu[0])
+
+
+def grouped_moves(groups: np.ndarray, policy: int) -> np.ndarray:
+    """What the outcomes of each bucket move; LOGGED: in the value of current practice."""  # [buckets]
+    return np.asarray(groups[:, 0 if policy == LOGGED else len(COMMON) + len(VARIABLES) * policy + 2])
+
+
 def estimate_of(
     found: Sums, estimator: str, policy: int, level: float, *, less: int | None = None, ess: float = 0.0
 ) -> Estimate:
@@ -249,6 +305,7 @@ def estimate_of(
         practice, other = estimator_of(PRACTICE, mu, 0) if less == LOGGED else estimator_of(estimator, mu, less)
         value, slope = value - practice, slope - other
     error, pieces = error_of(found, slope)
+    error = math.hypot(error, unseen_error_of(found, LOGGED if estimator == PRACTICE else policy, less))
     reach = float(stdtrit(max(pieces - 1, 1), (1 + level) / 2)) * error
     name = "mean" if estimator == PRACTICE else estimator
     n = int(found.moments.n)

@@ -16,7 +16,15 @@ import pyarrow as pa
 
 from ponn.encode import OTHER, fit_category, fit_number, quantile_cuts, summarise_numbers, summarise_texts
 from ponn.errors import PonnError, listing
-from ponn.estimators import BY_WEIGHTS_ALONE, Terms, Valuation, logged_value, mean_one, valuation
+from ponn.estimators import (
+    BY_WEIGHTS_ALONE,
+    Terms,
+    Valuation,
+    largest_surprise,
+    logged_value,
+    mean_one,
+    valuation,
+)
 from ponn.evaluation import (
     Asked,
     Nuisances,
@@ -225,7 +233,11 @@ def part_of(one: Scored, level: Level, asked: Asked) -> Part:
     taken = np.bincount(log.A[rows], minlength=len(log.actions))
     rare = hardly_logged(log.actions, one.h[rows].mean(axis=0), taken)
     doubts = (*seen.doubts(asked.estimator not in BY_WEIGHTS_ALONE), *rare, *one.reused)
-    return Part(level, policy, logged_value(t.R, t.weight), group, seen.ess, doubts)
+    surprise = largest_surprise(
+        one.t, one.group
+    )  # of the whole log: in a small subgroup all may have fared alike by chance
+    policy, logging = (replace(found, surprise=surprise) for found in (policy, logged_value(t.R, t.weight, group)))
+    return Part(level, policy, logging, group, seen.ess, doubts)
 
 
 def terms_of(t: Terms, rows: np.ndarray) -> Terms:

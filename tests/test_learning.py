@@ -343,3 +343,15 @@ def test_one_action_in_the_rows_to_learn_from_is_told_before_anything_is_fitted(
     first, _ = log.split(0.7)
     with pytest.raises(ponn.PonnError, match="only action 'old' was taken; the others were taken only later"):
         ponn.learn(first, method)
+
+
+@pytest.mark.parametrize("method", ["ponn-b", "ponn-dr", "lr-l1"])
+def test_one_reward_in_the_rows_to_learn_from_is_told_before_anything_is_fitted(method):
+    n = 80
+    columns = {"x": np.arange(n) % 7, "a": np.arange(n) % 2, "r": np.where(np.arange(n) >= 60, 30.0, 20.0)}
+    columns |= {"p": np.full(n, 0.5), "t": np.arange(n)}
+    log = ponn.read_log(columns, action="a", reward="r", propensity="p", time="t", minimize=True)
+    first, _ = log.split(0.7)
+    told = "In the .* rows to learn from every reward is 20; others came only later: nothing tells one action"
+    with pytest.raises(ponn.PonnError, match=told):
+        ponn.learn(first, method)

@@ -52,6 +52,32 @@ def test_every_frame_gives_the_same_log(frame):
     assert np.array_equal(log.R, direct.R)
 
 
+def notes_on(rewards) -> str:
+    table = small_table(len(rewards)).set_column(4, "days", pa.array(rewards))
+    return " ".join(ponn.read_log(table, **ROLES).notes)
+
+
+def test_a_few_rewards_far_from_the_others_are_told():
+    near = np.random.default_rng(1).uniform(0, 5, 400)
+    near[[17, 40]] = 5_000, -900
+    told = notes_on(near)
+    assert "'days' lies far from all others in 2 rows (18, 41), e.g. 5000; the others are between 0.0" in told
+    assert "far from all others" not in notes_on(np.clip(near, 0, 5))
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        np.arange(600) < 2,  # rare successes
+        np.random.default_rng(2).lognormal(0, 1.5, 5_000),  # a long tail, as of costs
+        np.random.default_rng(3).normal(size=5_000),
+        [0, 1, 0, 0, 0, 50, 1, 0],  # too few rows to tell
+    ],
+)
+def test_rewards_as_they_usually_are_give_no_such_note(rewards):
+    assert "far from all others" not in notes_on(rewards)
+
+
 def test_a_duckdb_relation_is_a_source():
     import duckdb
 

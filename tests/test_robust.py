@@ -129,6 +129,11 @@ def test_two_processes_learn_the_same_and_every_step_tells_how_far_it_is(monkeyp
     assert counts[-1][0] == counts[-1][1]
 
 
+def test_one_fold_is_not_silently_two():
+    with pytest.raises(ponn.PonnError, match="folds is 1; ponn-dr holds every row out in turn, so expected at least 2"):
+        ponn.learn(synthetic(rows=200, seed=1).log, "ponn-dr", folds=1)
+
+
 def test_two_folds_are_enough_also_in_two_processes(monkeypatch):
     monkeypatch.setattr(robust, "WORTH_PROCESSES", 0)
     log = synthetic(rows=300, features=4, actions=2, relevant=1, seed=0).log

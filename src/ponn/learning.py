@@ -11,6 +11,7 @@ import numpy as np
 
 from ponn.acquaintance import sketch
 from ponn.encode import Encoding
+from ponn.errors import PonnError
 from ponn.learners import LEARNERS, Fitted, Prepared, Progress, companions, silent
 from ponn.log import Log
 from ponn.models import Model
@@ -72,7 +73,7 @@ def prepare(log: Log, settings: Settings, seed: int) -> Prepared:
     """
     first, rest = log.split_rows(1 - VALID_SHARE, seed)
     part, valid = log.take(first), log.take(rest)
-    check_actions(part)
+    check_training(part)
     encoding = Encoding.fit(part, settings)
     step_a = propensities(log, encoding, settings)
     step_b = relevance(part, encoding, step_a.take(first), settings) if settings.relevance else None
@@ -86,7 +87,7 @@ def prepare(log: Log, settings: Settings, seed: int) -> Prepared:
 
 def prepare_whole(log: Log, settings: Settings, seed: int, encoding: Encoding | None = None) -> Prepared:
     """For a learner that holds out every row in turn: encode, cross-fitted Step A and Step B on all rows."""
-    check_actions(log)
+    check_training(log)
     ground = prepare_ground(log, encoding or Encoding.fit(log, settings), settings, seed)
     nobody = np.empty(0, np.intp)
     rows = rows_of(log, ground.encoding, ground.step_a, settings.m is not None)
@@ -94,12 +95,18 @@ def prepare_whole(log: Log, settings: Settings, seed: int, encoding: Encoding | 
     return Prepared(log, log.take(nobody), ground.encoding, ground.step_a, ground.step_b, problem, ground)
 
 
-def check_actions(train: Log) -> None:
-    """Raise TooFewRows where the rows to learn from hold one action only."""
+def check_training(train: Log) -> None:
+    """Raise PonnError where the rows to learn from hold one action or one reward only."""
     if len(np.unique(train.A)) < 2:
         by_time = "; the others were taken only later" if train.columns.time else ""
         only = train.actions[train.A[0]]
         raise TooFewRows(f"in the {len(train)} rows to learn from only action {only!r} was taken{by_time}")
+    if np.ptp(train.R) == 0:
+        by_time = "; others came only later" if train.columns.time else ""
+        raise PonnError(
+            f"In the {len(train)} rows to learn from every reward is {train.in_units(float(train.R[0])):g}{by_time}: "
+            "nothing tells one action from another. Bring more rows in which outcomes differ."
+        )
 
 
 def rows_of(log: Log, encoding: Encoding, step_a: Propensities, truncate: bool) -> Rows:

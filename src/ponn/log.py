@@ -35,6 +35,7 @@ from ponn.roles import (
     Rows,
     check_group,
     check_time,
+    distant_told,
     read_actions,
     read_propensities,
     read_rewards,
@@ -339,6 +340,7 @@ def draft_log(
     actions, A = collect(lambda: read_actions(rows, action, notes)) or ((), None)
     outcome, R, span = collect(lambda: read_rewards(rows, reward, reward_range, minimize)) or (None, None, (0, 1))
     notes += widened_told(reward, reward_range, span)
+    notes += () if outcome is None else distant_told(rows, reward, outcome)
     p0 = collect(lambda: read_propensities(rows, propensity, notes))
     can = collect(lambda: read_eligible(rows, available, actions, A, notes))
     weights = collect(lambda: read_weights(rows, weight))

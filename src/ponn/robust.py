@@ -176,7 +176,9 @@ def prepare_ground(log: Log, encoding: Encoding, settings: Settings, seed: int) 
             f"Every row has to be held out in turn, but there is one piece that must stay together ({len(log)} rows). "
             "Give more rows, or a finer group column."
         )
-    folds = max(2, min(settings.folds, units))
+    if settings.folds < 2:
+        raise PonnError(f"folds is {settings.folds}; ponn-dr holds every row out in turn, so expected at least 2.")
+    folds = min(settings.folds, units)
     rows = Rows(encoding.design(log), log.A, log.R, log.row_weights / log.row_weights.mean(), len(log.actions))
     step_a = propensities(log, encoding, settings, folds=folds, seed=seed)
     step_b = relevance(log, encoding, step_a, settings) if settings.relevance else None

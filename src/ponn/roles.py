@@ -16,6 +16,8 @@ from ponn.profile import BOOLEAN, CATEGORY, DATE, NUMBER, is_plain_number, kind_
 
 HANDFUL = 5  # an action taken in fewer rows is told: nothing reliable can be learned about it
 MOST_ACTIONS = 1_000  # more distinct values than this are not a choice among actions
+FAR = 10.0  # a few rewards widen the range so many times: the others lie within a tenth of the scale that counts
+FEW = 0.001  # ... where they are at most this share of the rows at each end, or 3
 LEAST_PROPENSITY = 1e-30  # what is smaller was never drawn, and single precision could not hold its weight
 EXACT = 2.0**53  # up to here a float tells every whole number from its neighbours
 COMMA_NUMBER = re.compile(r"\s*-?\d+([., ]\d+)+\s*")  # 3,5 or 1,234.50
@@ -146,6 +148,22 @@ def widened_told(name: str, before: tuple[float, float] | None, now: tuple[float
     return [
         f"The reward column {name!r} goes beyond the {before.low:g} to {before.high:g} seen before: "
         f"{now[0]:g} to {now[1]:g} is its range here."
+    ]
+
+
+def distant_told(rows: Rows, name: str, raw: np.ndarray) -> list[str]:
+    """A note where a few rewards lie so far from the others that beside them these hardly differ."""
+    few = min(max(3, int(FEW * len(raw))), len(raw) // 10)
+    inner = np.partition(raw, (few, len(raw) - 1 - few))
+    low, high = float(inner[few]), float(inner[len(raw) - 1 - few])
+    if low == high or raw.max() - raw.min() < FAR * (high - low):
+        return []
+    away = np.maximum(low - raw, raw - high)
+    distant = away > high - low
+    return [
+        f"The reward column {name!r} lies far from all others in {rows.told(distant)}, e.g. {raw[away.argmax()]:g}; "
+        f"the others are between {raw[~distant].min():g} and {raw[~distant].max():g}. A reward counts by its place in "
+        "the whole range, so the others hardly differ beside these: correct or leave out what is an error."
     ]
 
 

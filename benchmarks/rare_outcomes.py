@@ -55,15 +55,18 @@ class Case:
 CASES = tuple(Case(*one) for one in product((False, True), RATES, SIZES))
 
 
-def drawn(case: Case, number: int) -> tuple[Log, np.ndarray]:
-    """A log, and the policy's probabilities in its rows."""
+def drawn(case: Case, number: int) -> tuple[Log, np.ndarray] | None:
+    """A log, and the policy's probabilities in its rows; None where all outcomes are alike, which no log may be."""
     rng, n = np.random.default_rng([case.rows, round(1_000 * case.rate), case.biased, number]), case.rows
     X = rng.normal(size=(n, 3))
     logits = np.column_stack([X[:, 0], -X[:, 0] / 2, X[:, 1]]) * case.biased
     p0 = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     A = (p0.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
     columns = {f"x{i}": pa.array(x) for i, x in enumerate(X.T)}
-    columns |= {"action": pa.array(np.array(["a", "b", "c"])[A]), "reward": pa.array((rng.random(n) < case.rate) * 1.0)}
+    R = (rng.random(n) < case.rate) * 1.0
+    if np.ptp(R) == 0:
+        return None
+    columns |= {"action": pa.array(np.array(["a", "b", "c"])[A]), "reward": pa.array(R)}
     known = {} if case.biased else {"p": pa.array(p0[np.arange(n), A])}
     roles = {"propensity": "p"} if known else {}
     log = ponn.read_log(pa.table(columns | known), action="action", reward="reward", reward_range=(0.0, 1.0), **roles)
@@ -72,9 +75,10 @@ def drawn(case: Case, number: int) -> tuple[Log, np.ndarray]:
 
 def looked_at(case: Case, number: int) -> np.ndarray | None:
     """By rule: value held, value narrow, "better" said, half the width; None for a log that cannot be valued."""
-    log, h = drawn(case, number)
-    if np.ptp(log.R) == 0:
+    made = drawn(case, number)
+    if made is None:
         return None
+    log, h = made
     one = scored(h, log, nuisances(log, seed=0))
     if one.doubts("dr"):
         return None

@@ -106,15 +106,21 @@ def standard_error(psi: Numbers, group: Sequence[int]) -> float:
     return sqrt(len(sums) / (len(sums) - 1) * sum((s - centre) ** 2 for s in sums)) / len(psi)
 
 
-def unseen_error(u: Numbers, R: Numbers, weight: Numbers, group: Sequence[int]) -> float:
-    """What two more outcomes move a value that are as far from the mean as any in the log; a group is one outcome."""
-    mean = sum(w * r for w, r in zip(weight, R, strict=True)) / sum(weight)
-    moved, apart = [], []
+def surprise(e: Numbers, weight: Numbers, group: Sequence[int]) -> float:
+    """Third moment of what was unexpected over its second; a group is one outcome, its weighted mean."""
+    squares = cubes = 0.0
     for one in sorted(set(group)):
         rows = [j for j, g in enumerate(group) if g == one]
-        moved.append(abs(sum(u[j] for j in rows)))
-        apart.append(abs(sum(weight[j] * R[j] for j in rows) / sum(weight[j] for j in rows) - mean))
-    return max(apart) * sqrt(2 * sum(one**3 for one in moved) / sum(moved)) / len(u)
+        size = sum(weight[j] for j in rows)
+        mean = sum(weight[j] * e[j] for j in rows) / size
+        squares, cubes = squares + size * mean**2, cubes + size * mean**3
+    return abs(cubes) / squares
+
+
+def unseen_error(u: Numbers, surprise: float, group: Sequence[int]) -> float:
+    """What two more surprises move a value, which fall on groups in proportion to what these move."""
+    moved = [abs(sum(value for value, g in zip(u, group, strict=True) if g == one)) for one in sorted(set(group))]
+    return surprise * sqrt(2 * sum(one**3 for one in moved) / sum(moved)) / len(u)
 
 
 def bernstein_lower(x: Numbers, range_: float, delta: float) -> float:

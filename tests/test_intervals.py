@@ -69,14 +69,15 @@ def an_estimate(value=0.742, low=0.711, high=0.773, **more):
 def test_normal_interval_is_the_t_interval_of_the_mean_with_room_for_two_surprises():
     R = np.array([0.1, 0.5, 0.4, 0.9, 0.2])
     low, high, kind, level = normal_interval(logged_value(R), 0.9)
-    error = math.hypot(np.std(R, ddof=1) / math.sqrt(5), math.sqrt(2) * (0.9 - R.mean()) / 5)
+    surprise = np.mean((R - R.mean()) ** 3) / np.mean((R - R.mean()) ** 2)
+    error = math.hypot(np.std(R, ddof=1) / math.sqrt(5), math.sqrt(2) * surprise / 5)
     reach = 2.131846786326649 * error  # t with 4 degrees of freedom, 95 %
     assert (low, high) == pytest.approx((R.mean() - reach, R.mean() + reach), rel=1e-7)
     assert (kind, level) == ("normal", 0.9)
     group = np.array([0, 0, 1, 1, 2])
     by_group = normal_interval(logged_value(R, None, group), 0.9, group)
-    surprises = oracles.unseen_error([1] * 5, R, [1] * 5, group)
-    error = math.hypot(oracles.standard_error(R - R.mean(), group), surprises)
+    surprise = oracles.surprise(R - R.mean(), [1] * 5, group)
+    error = math.hypot(oracles.standard_error(R - R.mean(), group), oracles.unseen_error([1] * 5, surprise, group))
     assert by_group.high - R.mean() == pytest.approx(
         2.919985580355516 * error, rel=1e-7
     )  # 3 groups: 2 degrees of freedom
@@ -92,24 +93,35 @@ def test_room_for_surprises_equals_the_loop(name, grouped):
     found, of_row = valuation(name, t, 2.0, ids), group if grouped else np.arange(40)
     w = np.minimum(t.w, 2.0) if name == "truncated-ips" else t.w
     u, even = weight / weight.mean() * w, weight / weight.mean()
-    assert unseen_error(found, ids) == pytest.approx(oracles.unseen_error(u, R, weight, of_row), rel=1e-12)
-    gain = found - logged_value(R, weight, ids)
-    assert unseen_error(gain, ids) == pytest.approx(oracles.unseen_error(u - even, R, weight, of_row), rel=1e-12)
+    from_mean = oracles.surprise(R - np.average(R, weights=weight), weight, of_row)
+    surprise = oracles.surprise(R - t.q, weight, of_row) if name == "dr" else from_mean
+    assert unseen_error(found, ids) == pytest.approx(oracles.unseen_error(u, surprise, of_row), rel=1e-12)
+    gain, surprise = found - logged_value(R, weight, ids), max(surprise, from_mean)
+    assert unseen_error(gain, ids) == pytest.approx(oracles.unseen_error(u - even, surprise, of_row), rel=1e-12)
     assert error_of(gain, ids) == math.hypot(standard_error(gain.psi, ids), unseen_error(gain, ids))
     assert unseen_error(found - found, ids) == 0
 
 
-def test_room_for_surprises_vanishes_in_long_logs_and_stays_where_all_fared_alike():
+def test_how_surprising_outcomes_are():
+    rare = np.append(np.zeros(3), np.ones(297))
+    assert logged_value(rare).surprise == pytest.approx(1 - 2 * 0.01)
+    assert logged_value(1 - rare).surprise == pytest.approx(1 - 2 * 0.01)
+    assert logged_value(np.arange(10) % 2).surprise == 0  # as often above as below
+    assert logged_value(np.ones(300)).surprise == 0  # nothing tells how far another outcome would be
+    twice = np.repeat(rare, 2)
+    assert logged_value(twice, None, np.arange(600) // 2).surprise == pytest.approx(1 - 2 * 0.01)
+
+
+def test_room_for_surprises_vanishes_in_long_logs_and_stays_where_hardly_any_outcome_differs():
     rng = np.random.default_rng(6)
     wider = []
     for n in (500, 50_000):
         found = valuation("dr", terms(*sampled(n, rng)))
         wider.append(error_of(found) / standard_error(found.psi) - 1)
-    assert wider[1] < 0.001 < wider[0] < 0.03
+    assert 0 < wider[1] < wider[0] < 0.01
     one_failed = np.append(np.ones(299), 0.0)
-    error = math.hypot(np.std(one_failed, ddof=1) / math.sqrt(300), math.sqrt(2) * 299 / 300 / 300)
+    error = math.hypot(np.std(one_failed, ddof=1) / math.sqrt(300), math.sqrt(2) * (1 - 2 / 300) / 300)
     assert error_of(logged_value(one_failed)) == pytest.approx(error)
-    assert error_of(logged_value(np.ones(300))) == 0  # nothing tells how far another outcome would be
 
 
 def test_better_is_rarely_said_wrongly_where_hardly_any_outcome_differs():
@@ -477,7 +489,7 @@ def test_estimated_joins_value_and_interval():
     found = logged_value(np.array([0.0, 1.0, 1.0, 1.0]))
     one = estimated(found, "ips", Interval(0.1, 0.9, "bernstein", 0.9), 3.5, difference=True)
     assert one == Estimate(0.75, 0.1, 0.9, 4, 3.5, "ips", 0.9, "bernstein", one.standard_error, difference=True)
-    assert one.standard_error == pytest.approx(math.hypot(0.25, math.sqrt(2) * 0.75 / 4))
+    assert one.standard_error == pytest.approx(math.hypot(0.25, math.sqrt(2) * 0.5 / 4))
 
 
 def a_difference(value, reach, **more):

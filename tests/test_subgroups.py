@@ -89,8 +89,7 @@ def test_a_subgroup_is_valued_like_a_log_of_its_rows(world, corrections, estimat
     weight = np.random.default_rng(1).uniform(0.2, 3, len(world.log))
     log = replace(world.log, reward_range=(100.0, 300.0), minimize=True, weight=weight)
     found = value_by_group(world.propensities, log, "x1", estimator, corrections=corrections)
-    mean = np.average(log.R, weights=weight)
-    surprise = max(log.R.max() - mean, mean - log.R.min())  # in the whole log
+    surprise = scored(world.propensities, log, corrections).valuation(Asked(estimator)).surprise  # in the whole log
     for one, level in zip(found.groups, levels_of(log, "x1", 4, 50), strict=True):
         rows = level.rows
         fitted = Nuisances(corrections.p[rows], corrections.Q[rows], "known", ())

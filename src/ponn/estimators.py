@@ -11,6 +11,7 @@
     weight   row weights of the log, any scale: M below is the weighted mean          [n]
     psi      influence of row j on the value, mean 0: Var(value) = Var(psi) / n       [n]
     u        moves of row j: n times what the value changes per unit of its outcome   [n]
+    e        what was unexpected in its outcome                                       [n]
 
     estimator       value                            published by
     dm              M(dm)                            Dudik, Langford, Li 2011
@@ -57,7 +58,7 @@ class Valuation:
     parameter: float | None = None  # m, tau or lambda, where the estimator has one
     bias: float = 0.0  # what |bias| can be at most by `largest_bias`, where weights were reduced
     moves: np.ndarray | float = 0.0  # u: [n], or 0 where outcomes that were not seen are not to be thought of
-    surprise: float = 0.0  # see `largest_surprise`
+    surprise: float = 0.0  # see `surprise_of`
 
     def __sub__(self, other: "Valuation") -> "Valuation":
         return Valuation(
@@ -147,21 +148,37 @@ def ratio_of(x: np.ndarray, w: np.ndarray) -> Valuation:
     return Valuation(value, w * (x - value) / scale)
 
 
-def with_moves(found: Valuation, t: Terms, group: np.ndarray | None) -> Valuation:
+def with_moves(found: Valuation, t: Terms, e: np.ndarray, group: np.ndarray | None) -> Valuation:
     """The value of these terms with what its outcomes move: u = weight w, also for ratios, as E[w] = 1."""
-    return replace(found, moves=t.weight * t.w, surprise=largest_surprise(t, group))
+    return replace(found, moves=t.weight * t.w, surprise=surprise_of(e, t.weight, group))
 
 
-def largest_surprise(t: Terms, group: np.ndarray | None) -> float:
-    """How far an outcome of the log, or the mean outcome of a group, is from the mean, at the most."""
-    apart = t.R if group is None else cluster_sums(t.weight * t.R, group) / cluster_sums(t.weight, group)
-    return float(np.max(np.abs(apart - np.mean(t.weight * t.R)), initial=0.0))
+def surprise_of(e: np.ndarray, weight: np.ndarray, group: np.ndarray | None) -> float:
+    """|M(e^3)| / M(e^2): 1 - 2 p where a share p of the outcomes fares otherwise, 0 where e is as often above as below.
+
+    The outcomes of a group are one, their mean.
+    """
+    size = cluster_sums(weight, group)
+    apart = cluster_sums(weight * e, group) / size
+    return surprise_from(float(size @ apart**2), float(size @ apart**3))
+
+
+def surprise_from(squares: float, cubes: float) -> float:
+    """`surprise_of` from the sums of squares and cubes."""
+    return abs(cubes) / squares if squares > 0 else 0.0
+
+
+def unexpected(estimator: str, t: Terms) -> np.ndarray:
+    """e: outcomes less what the reward model expects, or by weights alone less their mean."""
+    if estimator in BY_WEIGHTS_ALONE:
+        return np.asarray(t.R - np.mean(t.weight * t.R))
+    return t.predictions()[1]  # [n]
 
 
 def logged_value(R: np.ndarray, weight: np.ndarray | None = None, group: np.ndarray | None = None) -> Valuation:
     """Current practice: the mean reward of the log, which needs neither propensities nor a model."""
     t = Terms(np.ones(len(R)), R, mean_one(weight, len(R)))
-    return with_moves(mean_of(R, t.weight), t, group)
+    return with_moves(mean_of(R, t.weight), t, unexpected("ips", t), group)
 
 
 def direct_method(t: Terms) -> Valuation:
@@ -233,7 +250,7 @@ def valuation(estimator: str, t: Terms, parameter: float | None = None, group: n
     """The estimator's value of the terms; where it takes a parameter and none is given, `tuned` chooses it."""
     check_estimator(estimator)
     if estimator in PLAIN:
-        return with_moves(PLAIN[estimator](t), t, group)
+        return with_moves(PLAIN[estimator](t), t, unexpected(estimator, t), group)
     return tuned(estimator, t, group) if parameter is None else reduced(estimator, t, parameter, group)
 
 
@@ -248,7 +265,7 @@ def reduced(estimator: str, t: Terms, parameter: float, group: np.ndarray | None
     unbiased, reduce = REDUCED[estimator]
     w_hat = reduce(t.w, parameter)
     less = replace(t, w=w_hat)
-    found = with_moves(unbiased(less), less, group)
+    found = with_moves(unbiased(less), less, unexpected(estimator, t), group)
     return replace(found, parameter=parameter, bias=largest_bias(found, unbiased(t), w_hat, t, group))
 
 

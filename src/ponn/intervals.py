@@ -184,8 +184,9 @@ def unseen_error(found: Valuation, group: np.ndarray | None = None) -> float:
 
     Where nearly all outcomes are alike, chance decides whether the others fall on rows that weigh much. Where they do
     not, the value is too good and its spread too small, both at once: at a rate of 98 % and a moderate bias "better"
-    was said of 22 % of policies that are not, instead of 5 % (1,000 rows). A surprise is an outcome as far from the
-    mean as any in the log, and falls on a row in proportion to what the row moves. The rows of a group are one.
+    was said of 22 % of policies that are not, instead of 5 % (1,000 rows). A surprise falls on a row in proportion to
+    what the row moves; where outcomes lie evenly around what was expected there is none (`estimators.surprise_of`).
+    The rows of a group are one.
     """
     if np.ndim(found.moves) == 0:
         return 0.0

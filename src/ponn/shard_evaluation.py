@@ -21,14 +21,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ponn.encode import Encoding
 from ponn.engine import Arrays, Passes
 from ponn.errors import PonnError
-from ponn.estimators import BY_WEIGHTS_ALONE, terms
+from ponn.estimators import BY_WEIGHTS_ALONE, surprise_from, terms
 from ponn.evaluation import (
     FOLDS,
     Comparison,
@@ -50,7 +50,7 @@ from ponn.sharded import Batch, Reader, ShardedLog
 from ponn.shards import FileShard
 from ponn.tally import GramTally
 
-COMMON = ("1", "R")  # variables of every row: its weight, and with its reward
+COMMON = ("1", "R", "e")  # variables of every row: its weight, and with it the reward and what was unexpected in it
 VARIABLES = ("dm", "w error", "w", "w R")  # of every policy
 GROUP_BUCKETS = 16_384
 SLACK = 1.2  # more of the largest weights are kept than are needed, as the number of rows of a part is not known before
@@ -84,7 +84,8 @@ class ValueSums:
         """The sums of a few rows."""
         log, X = batch.log, with_ones(self.encoding.design(batch.log))
         p, Q = self.practice.p(batch, X), predicted_rewards(self.theta, batch, X, self.seed)
-        columns, weights, wanted, impossible = [np.ones(len(log)), log.R], [], [], []
+        e = log.R - Q[np.arange(len(log)), log.A]
+        columns, weights, wanted, impossible = [np.ones(len(log)), log.R, e], [], [], []
         ask = cache(lambda learned: learned.predict_proba(log))  # taken as it recommends and drawn from, asked once
         for policy in self.policies:
             plain = wanted_on(policy, log, ask)
@@ -101,7 +102,16 @@ class ValueSums:
         groups = None if log.columns.group is None else bucket_sums(V, batch.units)
         by_policy = np.array(wanted).reshape(len(self.policies), -1)
         moved = moved_sums(np.column_stack([*weights, log.row_weights]))
-        return Sums(moments(V), taken, by_policy, np.array(impossible), tails, moved, Ends.of(log.R), groups)
+        return Sums(
+            moments(V),
+            taken,
+            by_policy,
+            np.array(impossible),
+            tails,
+            moved,
+            shape_sums(e, log.R, log.row_weights),
+            groups,
+        )
 
 
 def moments(V: np.ndarray) -> GramTally:
@@ -128,20 +138,9 @@ def moved_sums(u: np.ndarray) -> np.ndarray:
     return found
 
 
-class Ends(NamedTuple):
-    """The least and the largest reward of some rows."""
-
-    least: float
-    largest: float
-
-    @classmethod
-    def of(cls, R: np.ndarray) -> "Ends":
-        """Those of these rewards."""
-        return cls(float(R.min(initial=math.inf)), float(R.max(initial=-math.inf)))
-
-    def joined(self, other: "Ends") -> "Ends":
-        """Those of both."""
-        return Ends(min(self.least, other.least), max(self.largest, other.largest))
+def shape_sums(e: np.ndarray, R: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Weighted sums of squares and cubes of what was unexpected, and of rewards: [2, 2]."""
+    return np.array([[weight @ one**2, weight @ one**3] for one in (e, R)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +176,7 @@ class Sums:
     impossible: np.ndarray  # [policies]: sum of h over actions that are not eligible, before it is restricted
     tails: list[Tail]
     moved: np.ndarray  # [2, policies + 1, policies + 1], see `moved_sums`
-    ends: Ends
+    shape: np.ndarray  # [2, 2], see `shape_sums`
     groups: np.ndarray | None  # [buckets, variables + 1]
 
     @classmethod
@@ -188,7 +187,7 @@ class Sums:
         groups = np.zeros((GROUP_BUCKETS, variables + 1)) if grouped else None
         nobody = (np.zeros(k), np.zeros((policies, k)), np.zeros(policies))
         unmoved = np.zeros((2, policies + 1, policies + 1))
-        return cls(GramTally.zero(variables), *nobody, [nothing] * policies, unmoved, Ends.of(np.zeros(0)), groups)
+        return cls(GramTally.zero(variables), *nobody, [nothing] * policies, unmoved, np.zeros((2, 2)), groups)
 
     def __add__(self, other: "Sums") -> "Sums":
         groups = None if self.groups is None or other.groups is None else self.groups + other.groups
@@ -200,7 +199,7 @@ class Sums:
             self.impossible + other.impossible,
             tails,
             self.moved + other.moved,
-            self.ends.joined(other.ends),
+            self.shape + other.shape,
             groups,
         )
 
@@ -208,7 +207,7 @@ class Sums:
         """Named arrays."""
         found = {"n": np.array(self.moments.n), "mean": self.moments.mean, "C": self.moments.C}
         found |= {"taken": self.taken, "wanted": self.wanted, "impossible": self.impossible}
-        found |= {"moved": self.moved, "ends": np.array(self.ends)}
+        found |= {"moved": self.moved, "shape": self.shape}
         for number, tail in enumerate(self.tails):
             short = tail.cut(largest)
             found |= {f"values{number}": short.values, f"counts{number}": short.counts}
@@ -220,7 +219,7 @@ class Sums:
         tails = [Tail(found[f"values{one}"], found[f"counts{one}"]) for one in range(len(found["wanted"]))]
         gram = GramTally(float(found["n"]), found["mean"], found["C"])
         counted = (found["taken"], found["wanted"], found["impossible"])
-        return cls(gram, *counted, tails, found["moved"], Ends(*map(float, found["ends"])), found.get("groups"))
+        return cls(gram, *counted, tails, found["moved"], found["shape"], found.get("groups"))
 
 
 # From sums to values -------------------------------------------------------------------------------------
@@ -273,24 +272,42 @@ def error_of(found: Sums, slope: np.ndarray) -> tuple[float, float]:
     return (math.sqrt(g / (g - 1) * float(np.sum((sums - sums.mean()) ** 2))) / n if g > 1 else math.inf), g
 
 
-def unseen_error_of(found: Sums, one: int, less: int | None) -> float:
-    """`intervals.unseen_error` of a value or difference; LOGGED is current practice, the last column of u."""
-    mu, n = found.moments.mean, found.moments.n
-    mean = mu[1] / mu[0]
-    if found.groups is not None:
-        weight = found.groups[:, 0]
-        apart = found.groups[weight > 0, 1] / weight[weight > 0] - mean
-        other = 0.0 if less is None else grouped_moves(found.groups, less)
-        moved = np.abs(grouped_moves(found.groups, one) - other)
-        return unseen_from(float(moved.sum()), float((moved**3).sum()), float(np.abs(apart).max()), n * mu[0])
-    moved, cubed = map(float, found.moved[:, one, one if less is None else less])
-    surprise = max(found.ends.largest - mean, mean - found.ends.least)
-    return unseen_from(moved, cubed, surprise, n * mu[0])
+def unseen_error_of(found: Sums, modelled: bool, one: int, less: int | None) -> float:
+    """`intervals.unseen_error` of a value or difference; LOGGED is current practice, the last column of u.
+
+    modelled: outcomes are expected by the reward model, else their mean is; that of current practice always is.
+    """
+    practice = one == LOGGED or less == LOGGED
+    surprise = max(surprise_in(found, modelled and one != LOGGED), surprise_in(found, False) if practice else 0.0)
+    return unseen_from(*moved_in(found, one, less), surprise, found.moments.n * found.moments.mean[0])
+
+
+def moved_in(found: Sums, one: int, less: int | None) -> tuple[float, float]:
+    """sum |u| and sum |u|^3; with groups, of their sums."""
+    if found.groups is None:
+        moved, cubed = found.moved[:, one, one if less is None else less]
+        return float(moved), float(cubed)
+    other = 0.0 if less is None else grouped_moves(found.groups, less)
+    moved = np.abs(grouped_moves(found.groups, one) - other)
+    return float(moved.sum()), float((moved**3).sum())
 
 
 def grouped_moves(groups: np.ndarray, policy: int) -> np.ndarray:
     """What the outcomes of each bucket move; LOGGED: in the value of current practice."""  # [buckets]
     return np.asarray(groups[:, 0 if policy == LOGGED else len(COMMON) + len(VARIABLES) * policy + 2])
+
+
+def surprise_in(found: Sums, modelled: bool) -> float:
+    """`estimators.surprise_of` in all rows."""
+    weight, mean = found.moments.n * found.moments.mean[0], found.moments.mean[1] / found.moments.mean[0]
+    if found.groups is not None:
+        size, rewards, errors = (found.groups[found.groups[:, 0] > 0, place] for place in range(len(COMMON)))
+        apart = errors / size if modelled else rewards / size - mean
+        return surprise_from(float(size @ apart**2), float(size @ apart**3))
+    if modelled:
+        return surprise_from(*map(float, found.shape[0]))
+    squares, cubes = map(float, found.shape[1])  # around 0; the first moment is weight * mean
+    return surprise_from(squares - weight * mean**2, cubes - 3 * mean * squares + 2 * weight * mean**3)
 
 
 def estimate_of(
@@ -305,7 +322,8 @@ def estimate_of(
         practice, other = estimator_of(PRACTICE, mu, 0) if less == LOGGED else estimator_of(estimator, mu, less)
         value, slope = value - practice, slope - other
     error, pieces = error_of(found, slope)
-    error = math.hypot(error, unseen_error_of(found, LOGGED if estimator == PRACTICE else policy, less))
+    modelled, one = estimator not in BY_WEIGHTS_ALONE, LOGGED if estimator == PRACTICE else policy
+    error = math.hypot(error, unseen_error_of(found, modelled, one, less))
     reach = float(stdtrit(max(pieces - 1, 1), (1 + level) / 2)) * error
     name = "mean" if estimator == PRACTICE else estimator
     n = int(found.moments.n)

@@ -20,7 +20,6 @@ from ponn.estimators import (
     BY_WEIGHTS_ALONE,
     Terms,
     Valuation,
-    largest_surprise,
     logged_value,
     mean_one,
     valuation,
@@ -216,13 +215,15 @@ class Part:
 
 def by_level(one: Scored, levels: list[Level], asked: Asked) -> Subgroups:
     """Values per subgroup, their intervals widened so that all hold together."""
-    parts = [part_of(one, level, asked) for level in levels]
+    whole = (one.valuation(asked), logged_value(one.t.R, one.t.weight, one.group))
+    surprises = [found.surprise for found in whole]  # in a small subgroup all may have fared alike by chance
+    parts = [part_of(one, level, asked, surprises) for level in levels]
     single = asked.level ** (1 / (3 * len(parts)))
     return Subgroups(tuple(subgroup(part, one.log, asked, single) for part in parts), asked.level, single)
 
 
-def part_of(one: Scored, level: Level, asked: Asked) -> Part:
-    """The policy and current practice on the rows of a subgroup."""
+def part_of(one: Scored, level: Level, asked: Asked, surprises: Sequence[float]) -> Part:
+    """The policy and current practice on the rows of a subgroup; surprises: of both, in the whole log."""
     rows, log = level.rows, one.log
     t, group = terms_of(one.t, rows), None if one.group is None else one.group[rows]
     try:
@@ -233,10 +234,8 @@ def part_of(one: Scored, level: Level, asked: Asked) -> Part:
     taken = np.bincount(log.A[rows], minlength=len(log.actions))
     rare = hardly_logged(log.actions, one.h[rows].mean(axis=0), taken)
     doubts = (*seen.doubts(asked.estimator not in BY_WEIGHTS_ALONE), *rare, *one.reused)
-    surprise = largest_surprise(
-        one.t, one.group
-    )  # of the whole log: in a small subgroup all may have fared alike by chance
-    policy, logging = (replace(found, surprise=surprise) for found in (policy, logged_value(t.R, t.weight, group)))
+    both = (policy, logged_value(t.R, t.weight, group))
+    policy, logging = (replace(found, surprise=one) for found, one in zip(both, surprises, strict=True))
     return Part(level, policy, logging, group, seen.ess, doubts)
 
 

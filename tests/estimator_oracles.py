@@ -106,21 +106,27 @@ def standard_error(psi: Numbers, group: Sequence[int]) -> float:
     return sqrt(len(sums) / (len(sums) - 1) * sum((s - centre) ** 2 for s in sums)) / len(psi)
 
 
-def surprise(e: Numbers, weight: Numbers, group: Sequence[int]) -> float:
-    """Third moment of what was unexpected over its second; a group is one outcome, its weighted mean."""
-    squares = cubes = 0.0
-    for one in sorted(set(group)):
-        rows = [j for j, g in enumerate(group) if g == one]
-        size = sum(weight[j] for j in rows)
-        mean = sum(weight[j] * e[j] for j in rows) / size
-        squares, cubes = squares + size * mean**2, cubes + size * mean**3
-    return abs(cubes) / squares
+def by_group(x: Numbers, group: Sequence[int]) -> list[float]:
+    """Sums over groups."""
+    return [sum(value for value, g in zip(x, group, strict=True) if g == one) for one in sorted(set(group))]
 
 
-def unseen_error(u: Numbers, surprise: float, group: Sequence[int]) -> float:
+def lopsided(moved: Numbers, e: Numbers) -> float:
+    """Third moment of what was unexpected over its second."""
+    squares = sum(m * one**2 for m, one in zip(moved, e, strict=True))
+    return abs(sum(m * one**3 for m, one in zip(moved, e, strict=True))) / squares if squares else 0.0
+
+
+def unseen_error(u: Numbers, e: Numbers, weight: Numbers, group: Sequence[int]) -> float:
     """What two more surprises move a value, which fall on groups in proportion to what these move."""
-    moved = [abs(sum(value for value, g in zip(u, group, strict=True) if g == one)) for one in sorted(set(group))]
-    return surprise * sqrt(2 * sum(one**3 for one in moved) / sum(moved)) / len(u)
+    size = by_group(weight, group)
+    apart = [
+        part / s
+        for part, s in zip(by_group([w * one for w, one in zip(weight, e, strict=True)], group), size, strict=True)
+    ]
+    moved = [abs(one) for one in by_group(u, group)]
+    surprise = max(lopsided(size, apart), lopsided(moved, apart))
+    return surprise * sqrt(2 * sum(one**3 for one in moved) / sum(moved)) / sum(weight)
 
 
 def bernstein_lower(x: Numbers, range_: float, delta: float) -> float:

@@ -90,8 +90,8 @@ def plain_gain(found, level):
     value = sum(gains) / len(gains)
     error = math.sqrt(sum((one - value) ** 2 for one in gains) / (len(gains) - 1) / len(gains))
     n = len(gains)
-    surprise = oracles.surprise([rows.R[j] - Q[j, rows.A[j]] for j in range(n)], [1] * n, range(n))
-    error = math.hypot(error, oracles.unseen_error(moves, surprise, range(n)))
+    unexpected = [rows.R[j] - Q[j, rows.A[j]] for j in range(n)]
+    error = math.hypot(error, oracles.unseen_error(moves, unexpected, [1] * n, range(n)))
     reach = student.ppf(level, n - 1) * error  # each end by itself holds with `level`
     return value, value - reach, value + reach
 

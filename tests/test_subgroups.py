@@ -11,7 +11,7 @@ import pytest
 import ponn
 from ponn.evaluation import Asked, CurrentPractice, Nuisances, nuisances, scored, value_on
 from ponn.intervals import error_of, t_quantile
-from ponn.subgroups import joined_runs, levels_of, value_by_group
+from ponn.subgroups import at_least, joined_runs, levels_of, surprise_in, value_by_group
 from ponn.synthetic import synthetic
 
 
@@ -89,18 +89,28 @@ def test_a_subgroup_is_valued_like_a_log_of_its_rows(world, corrections, estimat
     weight = np.random.default_rng(1).uniform(0.2, 3, len(world.log))
     log = replace(world.log, reward_range=(100.0, 300.0), minimize=True, weight=weight)
     found = value_by_group(world.propensities, log, "x1", estimator, corrections=corrections)
-    surprise = scored(world.propensities, log, corrections).valuation(Asked(estimator)).surprise  # in the whole log
+    whole = surprise_in(scored(world.propensities, log, corrections).valuation(Asked(estimator)), None)
     for one, level in zip(found.groups, levels_of(log, "x1", 4, 50), strict=True):
         rows = level.rows
         fitted = Nuisances(corrections.p[rows], corrections.Q[rows], "known", ())
         part, h = log.take(rows), world.propensities[rows]
         plain = scored(h, part, fitted).valuation(Asked(estimator))
-        error = error_of(replace(plain, surprise=surprise))
+        error = error_of(at_least(plain, whole))
         value, spread = plain.value, 200 * error
         assert (one.policy.value, one.policy.standard_error) == pytest.approx((300 - 200 * value, spread))
         assert one.logging.value == pytest.approx(value_on(CurrentPractice(), part, fitted, "dr", 0.95).value)
         assert one.difference.value == pytest.approx(one.policy.value - one.logging.value)
         assert (one.policy.n, one.rows) == (len(rows), len(rows))
+
+
+def test_a_subgroup_in_which_all_fared_alike_is_not_certain(world, corrections):
+    """Two in a hundred fail, but none in the lowest quarter of x1: by chance, for all that its own rows can tell."""
+    x1 = np.asarray(world.log.table.column("x1").to_numpy())
+    R = np.where((np.arange(3_000) % 40 == 0) & (x1 > np.quantile(x1, 0.3)), 0.0, 1.0)
+    found = value_by_group(world.propensities, replace(world.log, R=R), "x1", "ips", corrections=corrections)
+    lowest = found.groups[0].logging
+    assert lowest.value == 1
+    assert 1 < lowest.high < 1.01
 
 
 def test_the_correction_counts_all_subgroups_of_all_columns(world, corrections):

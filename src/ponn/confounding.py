@@ -6,7 +6,8 @@
 
 The least value is told as V - (L(1) - L(Gamma)). Where nothing is hidden V and L(1) estimate the same, so this is the
 same bound; but at Gamma = 1 it is the very value and verdict that `evaluate` gives, with the precision of V, and the
-doubt of Gamma only adds to it. The largest value likewise. Errors of both come from the rows' influence.
+doubt of Gamma only adds to it. The largest value likewise. Errors of both come from the
+rows' influence, and the room for unseen outcomes is that of V.
 """
 
 import math
@@ -108,7 +109,7 @@ def doubted_at(one: Scored, gammas: Sequence[float], asked: Asked) -> tuple[Hidd
     """`hidden_confounding` at several strengths; what overturns "better" is found once."""
     log, found = one.log, one.valuation(asked)
     hidden = confounded(one.h, log.A, log.R, one.fitted.p, weight=log.weight)
-    gain = found - logged_value(log.R, log.weight, one.group)
+    gain = found - logged_value(log.R, log.weight)
     breaking = breaking_gamma(one, gain, hidden, both_sides(asked.level))
     return tuple(
         HiddenConfounding(

@@ -10,8 +10,9 @@
     dm       sum over a of h(a | x_j) r_hat(a, x_j)                                   [n]
     weight   row weights of the log, any scale: M below is the weighted mean          [n]
     psi      influence of row j on the value, mean 0: Var(value) = Var(psi) / n       [n]
-    u        moves of row j: n times what the value changes per unit of its outcome   [n]
-    e        what was unexpected in its outcome                                       [n]
+    u        n times what the value changes per unit of what the outcome of row j has
+             beyond the reward model: weight w (of ratios nearly so, as E[w] = 1)     [n]
+    e        what was unexpected: R - q, by weights alone R less its mean             [n]
 
     estimator       value                            published by
     dm              M(dm)                            Dudik, Langford, Li 2011
@@ -50,6 +51,22 @@ CANDIDATES = 21  # values of a parameter that are tried, as in Wang et al. 2017
 
 
 @dataclass(frozen=True, eq=False)
+class Moves:
+    """What outcomes move, for `intervals.unseen_error`."""
+
+    u: np.ndarray  # [n]
+    e: np.ndarray  # [n]
+    weight: np.ndarray  # [n], of the rows
+    surprise: float = 0.0  # at least, where it is known from more rows than these
+
+    def less(self, other: "Moves | None") -> "Moves":
+        """Of a difference: what was unexpected in an outcome was so for both."""
+        if other is None:
+            return self
+        return replace(self, u=self.u - other.u, surprise=max(self.surprise, other.surprise))
+
+
+@dataclass(frozen=True, eq=False)
 class Valuation:
     """The value of a policy and the influence of each row on it; those of one log subtract, which pairs them."""
 
@@ -57,18 +74,11 @@ class Valuation:
     psi: np.ndarray  # [n], mean 0
     parameter: float | None = None  # m, tau or lambda, where the estimator has one
     bias: float = 0.0  # what |bias| can be at most by `largest_bias`, where weights were reduced
-    moves: np.ndarray | float = 0.0  # u: [n], or 0 where outcomes that were not seen are not to be thought of
-    surprise: float = 0.0  # see `surprise_of`
+    moves: Moves | None = None  # None where outcomes that were not seen are not to be thought of
 
     def __sub__(self, other: "Valuation") -> "Valuation":
-        return Valuation(
-            self.value - other.value,
-            self.psi - other.psi,
-            None,
-            self.bias + other.bias,
-            self.moves - other.moves,
-            max(self.surprise, other.surprise),
-        )
+        moves = None if self.moves is None else self.moves.less(other.moves)
+        return Valuation(self.value - other.value, self.psi - other.psi, None, self.bias + other.bias, moves)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,37 +158,16 @@ def ratio_of(x: np.ndarray, w: np.ndarray) -> Valuation:
     return Valuation(value, w * (x - value) / scale)
 
 
-def with_moves(found: Valuation, t: Terms, e: np.ndarray, group: np.ndarray | None) -> Valuation:
-    """The value of these terms with what its outcomes move: u = weight w, also for ratios, as E[w] = 1."""
-    return replace(found, moves=t.weight * t.w, surprise=surprise_of(e, t.weight, group))
+def with_moves(found: Valuation, t: Terms, modelled: bool) -> Valuation:
+    """The value of these terms with what its outcomes move; modelled: a reward model says what is expected."""
+    e = t.predictions()[1] if modelled else t.R - np.mean(t.R)
+    return replace(found, moves=Moves(t.weight * t.w, e, t.weight))
 
 
-def surprise_of(e: np.ndarray, weight: np.ndarray, group: np.ndarray | None) -> float:
-    """|M(e^3)| / M(e^2): 1 - 2 p where a share p of the outcomes fares otherwise, 0 where e is as often above as below.
-
-    The outcomes of a group are one, their mean.
-    """
-    size = cluster_sums(weight, group)
-    apart = cluster_sums(weight * e, group) / size
-    return surprise_from(float(size @ apart**2), float(size @ apart**3))
-
-
-def surprise_from(squares: float, cubes: float) -> float:
-    """`surprise_of` from the sums of squares and cubes."""
-    return abs(cubes) / squares if squares > 0 else 0.0
-
-
-def unexpected(estimator: str, t: Terms) -> np.ndarray:
-    """e: outcomes less what the reward model expects, or by weights alone less their mean."""
-    if estimator in BY_WEIGHTS_ALONE:
-        return np.asarray(t.R - np.mean(t.weight * t.R))
-    return t.predictions()[1]  # [n]
-
-
-def logged_value(R: np.ndarray, weight: np.ndarray | None = None, group: np.ndarray | None = None) -> Valuation:
+def logged_value(R: np.ndarray, weight: np.ndarray | None = None) -> Valuation:
     """Current practice: the mean reward of the log, which needs neither propensities nor a model."""
     t = Terms(np.ones(len(R)), R, mean_one(weight, len(R)))
-    return with_moves(mean_of(R, t.weight), t, unexpected("ips", t), group)
+    return with_moves(mean_of(R, t.weight), t, modelled=False)
 
 
 def direct_method(t: Terms) -> Valuation:
@@ -250,7 +239,7 @@ def valuation(estimator: str, t: Terms, parameter: float | None = None, group: n
     """The estimator's value of the terms; where it takes a parameter and none is given, `tuned` chooses it."""
     check_estimator(estimator)
     if estimator in PLAIN:
-        return with_moves(PLAIN[estimator](t), t, unexpected(estimator, t), group)
+        return with_moves(PLAIN[estimator](t), t, estimator not in BY_WEIGHTS_ALONE)
     return tuned(estimator, t, group) if parameter is None else reduced(estimator, t, parameter, group)
 
 
@@ -265,7 +254,7 @@ def reduced(estimator: str, t: Terms, parameter: float, group: np.ndarray | None
     unbiased, reduce = REDUCED[estimator]
     w_hat = reduce(t.w, parameter)
     less = replace(t, w=w_hat)
-    found = with_moves(unbiased(less), less, unexpected(estimator, t), group)
+    found = with_moves(unbiased(less), less, estimator not in BY_WEIGHTS_ALONE)
     return replace(found, parameter=parameter, bias=largest_bias(found, unbiased(t), w_hat, t, group))
 
 

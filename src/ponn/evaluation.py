@@ -384,8 +384,7 @@ def value_on(
 
 def practice_on(log: Log, level: float) -> Estimate:
     """Current practice on these rows, in the log's unit."""
-    group = group_of(log)
-    found = logged_value(log.R, log.weight, group)
+    found, group = logged_value(log.R, log.weight), group_of(log)
     told = estimated(found, "mean", normal_interval(found, level, group), float(len(log)), group=group)
     return told.in_unit(log.reward_range, log.minimize)
 
@@ -516,7 +515,7 @@ def drawn_gain(again: Mapping[str | None, np.ndarray], one: str, other: str | No
 def judged(one: Scored, asked: Asked, again: np.ndarray | None = None) -> Verdict:
     """The verdict of a policy against current practice; `again`: differences on resamples, where they were made."""
     asked = asked._replace(level=both_sides(asked.level))
-    gain = one.valuation(asked) - logged_value(one.log.R, one.log.weight, one.group)
+    gain = one.valuation(asked) - logged_value(one.log.R, one.log.weight)
     if asked.interval == "bootstrap":
         ends = percentile_interval(resampled_gain(one, asked) if again is None else again, asked.level)
     else:

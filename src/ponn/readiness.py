@@ -221,8 +221,8 @@ def given_to_all(log: Log, p: np.ndarray, a: int) -> Estimate:
     Weights alone need no reward model, so this is quick; the interval is for a first look.
     """
     t = terms(np.eye(len(log.actions))[[a]].repeat(len(log), axis=0), log.A, log.R, p, None, log.weight)
+    found, seen = valuation("snips", t), weight_overlap(t.w * t.weight)
     group = None if log.columns.group is None else log.group_numbers()
-    found, seen = valuation("snips", t, group=group), weight_overlap(t.w * t.weight)
     made = estimated(found, "snips", normal_interval(found, LEVEL, group), seen.ess, group=group)
     return made.in_unit(log.reward_range, log.minimize).distrusted(*seen.doubts(modelled=False))
 

@@ -103,7 +103,7 @@ class Settings:
     leaf: int = setting(1, low=1, help="fewest rows in a leaf; larger by itself where the log is large")
     columns: float = setting(0.33, low=0.01, high=1, help="share of the design columns tried at a split")
     folds: int = setting(
-        4, low=1, help="folds in which the offset tree asks who won a duel (1: in-sample), and of ponn-dr"
+        4, low=1, help="folds in which the offset tree asks who won a duel (1: in-sample), and of ponn-dr (at least 2)"
     )
     dropout: float = setting(0.0, low=0, high=0.9, help="share of units that are silent in a step (ponn-dr)")
     temperature: float = setting(

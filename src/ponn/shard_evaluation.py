@@ -7,13 +7,13 @@ An estimator is a smooth function of the means, so its value and standard error 
 symbol   meaning                                                             shape
 V        the variables of a row, times its weight                            [n, variables]
 mu, C    their means and co-moments                                          [variables], [variables, variables]
-u        what the outcome of a row moves: weight w; of current practice the      [n, policies + 1]
-         weight, in the last column
+u        what the outcome of a row moves: weight w; the weight itself in     [n, policies + 1]
+         the last column, which is current practice
 slope    slope of an estimator in the means                                  [variables]
 
 Rows of one group count together: groups are dealt out to GROUP_BUCKETS buckets by a hash, and buckets take the place
 of groups in the cluster-robust variance. With fewer groups than buckets that is nearly the same; with more, sums over
-independent groups are as good.
+independent groups are as good, but for outcomes that were not seen, for which they leave less room.
 """
 
 import math
@@ -28,7 +28,7 @@ import numpy as np
 from ponn.encode import Encoding
 from ponn.engine import Arrays, Passes
 from ponn.errors import PonnError
-from ponn.estimators import BY_WEIGHTS_ALONE, surprise_from, terms
+from ponn.estimators import BY_WEIGHTS_ALONE, terms
 from ponn.evaluation import (
     FOLDS,
     Comparison,
@@ -41,7 +41,17 @@ from ponn.evaluation import (
     possible,
     wanted_on,
 )
-from ponn.intervals import Estimate, Overlap, both_sides, pareto_k_of, tail_rows, unseen_from, verdict
+from ponn.intervals import (
+    UNSEEN,
+    Estimate,
+    Overlap,
+    both_sides,
+    lopsided,
+    pareto_k_of,
+    tail_rows,
+    unseen_from,
+    verdict,
+)
 from ponn.logistic import with_ones
 from ponn.policy import Policy
 from ponn.settings import Settings
@@ -50,7 +60,10 @@ from ponn.sharded import Batch, Reader, ShardedLog
 from ponn.shards import FileShard
 from ponn.tally import GramTally
 
-COMMON = ("1", "R", "e")  # variables of every row: its weight, and with it the reward and what was unexpected in it
+# Variables of every row, times its weight: nothing, its reward, and what was unexpected in that by the reward model and
+# by the mean reward of the sample.
+COMMON = ("1", "R", "by model", "by mean")
+EXPECTED = (2, 3)  # the places of the last two
 VARIABLES = ("dm", "w error", "w", "w R")  # of every policy
 GROUP_BUCKETS = 16_384
 SLACK = 1.2  # more of the largest weights are kept than are needed, as the number of rows of a part is not known before
@@ -72,6 +85,8 @@ class ValueSums:
     seed: int
     largest: int  # weights to keep
     counts: np.ndarray  # [k]: rows of each action in the whole directory
+    mean: float  # reward of the sample
+    scale: float  # mean weight of the sample's rows: cubes of very large ones would overflow
 
     def __call__(self, shard: FileShard) -> Arrays:
         """The shard's sums."""
@@ -84,8 +99,8 @@ class ValueSums:
         """The sums of a few rows."""
         log, X = batch.log, with_ones(self.encoding.design(batch.log))
         p, Q = self.practice.p(batch, X), predicted_rewards(self.theta, batch, X, self.seed)
-        e = log.R - Q[np.arange(len(log)), log.A]
-        columns, weights, wanted, impossible = [np.ones(len(log)), log.R, e], [], [], []
+        unexpected = [log.R - Q[np.arange(len(log)), log.A], log.R - self.mean]
+        columns, weights, wanted, impossible = [np.ones(len(log)), log.R, *unexpected], [], [], []
         ask = cache(lambda learned: learned.predict_proba(log))  # taken as it recommends and drawn from, asked once
         for policy in self.policies:
             plain = wanted_on(policy, log, ask)
@@ -101,17 +116,8 @@ class ValueSums:
         tails = [Tail.of(w, self.largest) for w in weights]
         groups = None if log.columns.group is None else bucket_sums(V, batch.units)
         by_policy = np.array(wanted).reshape(len(self.policies), -1)
-        moved = moved_sums(np.column_stack([*weights, log.row_weights]))
-        return Sums(
-            moments(V),
-            taken,
-            by_policy,
-            np.array(impossible),
-            tails,
-            moved,
-            shape_sums(e, log.R, log.row_weights),
-            groups,
-        )
+        moved = moved_sums(np.column_stack([*weights, log.row_weights]) / self.scale, unexpected)
+        return Sums(moments(V), taken, by_policy, np.array(impossible), tails, moved, groups)
 
 
 def moments(V: np.ndarray) -> GramTally:
@@ -128,19 +134,19 @@ def bucket_sums(V: np.ndarray, units: np.ndarray) -> np.ndarray:
     return np.column_stack([np.bincount(bucket, one, minlength=GROUP_BUCKETS) for one in columns])
 
 
-def moved_sums(u: np.ndarray) -> np.ndarray:
-    """sum |u| and sum |u|^3 of every column by itself, on the diagonal, and of differences: [2, columns, columns]."""
-    found = np.zeros((2, u.shape[1], u.shape[1]))
+def moved_sums(u: np.ndarray, unexpected: Sequence[np.ndarray]) -> np.ndarray:
+    """sum |u|, sum |u|^3, and for both e in turn sum |u| e^2, sum |u| e^3: [6, columns, columns].
+
+    Of every column of u by itself on the diagonal, elsewhere of differences.
+    """
+    shapes = np.column_stack([power for e in unexpected for power in (e * e, e * e * e)])  # [n, 4]
+    found = np.zeros((6, u.shape[1], u.shape[1]))
     for one, column in enumerate(u.T):
         apart = np.abs(column[:, None] - u)  # [n, columns]
         apart[:, one] = np.abs(column)
-        found[:, one] = apart.sum(axis=0), (apart * apart * apart).sum(axis=0)
+        found[:2, one] = apart.sum(axis=0), (apart * apart * apart).sum(axis=0)
+        found[2:, one] = shapes.T @ apart
     return found
-
-
-def shape_sums(e: np.ndarray, R: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Weighted sums of squares and cubes of what was unexpected, and of rewards: [2, 2]."""
-    return np.array([[weight @ one**2, weight @ one**3] for one in (e, R)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,8 +181,7 @@ class Sums:
     wanted: np.ndarray  # [policies, k]: sum of h
     impossible: np.ndarray  # [policies]: sum of h over actions that are not eligible, before it is restricted
     tails: list[Tail]
-    moved: np.ndarray  # [2, policies + 1, policies + 1], see `moved_sums`
-    shape: np.ndarray  # [2, 2], see `shape_sums`
+    moved: np.ndarray  # [6, policies + 1, policies + 1], see `moved_sums`
     groups: np.ndarray | None  # [buckets, variables + 1]
 
     @classmethod
@@ -186,8 +191,8 @@ class Sums:
         nothing = Tail(np.zeros(0), np.zeros(0, np.int64))
         groups = np.zeros((GROUP_BUCKETS, variables + 1)) if grouped else None
         nobody = (np.zeros(k), np.zeros((policies, k)), np.zeros(policies))
-        unmoved = np.zeros((2, policies + 1, policies + 1))
-        return cls(GramTally.zero(variables), *nobody, [nothing] * policies, unmoved, np.zeros((2, 2)), groups)
+        unmoved = np.zeros((6, policies + 1, policies + 1))
+        return cls(GramTally.zero(variables), *nobody, [nothing] * policies, unmoved, groups)
 
     def __add__(self, other: "Sums") -> "Sums":
         groups = None if self.groups is None or other.groups is None else self.groups + other.groups
@@ -199,7 +204,6 @@ class Sums:
             self.impossible + other.impossible,
             tails,
             self.moved + other.moved,
-            self.shape + other.shape,
             groups,
         )
 
@@ -207,7 +211,7 @@ class Sums:
         """Named arrays."""
         found = {"n": np.array(self.moments.n), "mean": self.moments.mean, "C": self.moments.C}
         found |= {"taken": self.taken, "wanted": self.wanted, "impossible": self.impossible}
-        found |= {"moved": self.moved, "shape": self.shape}
+        found["moved"] = self.moved
         for number, tail in enumerate(self.tails):
             short = tail.cut(largest)
             found |= {f"values{number}": short.values, f"counts{number}": short.counts}
@@ -219,7 +223,7 @@ class Sums:
         tails = [Tail(found[f"values{one}"], found[f"counts{one}"]) for one in range(len(found["wanted"]))]
         gram = GramTally(float(found["n"]), found["mean"], found["C"])
         counted = (found["taken"], found["wanted"], found["impossible"])
-        return cls(gram, *counted, tails, found["moved"], found["shape"], found.get("groups"))
+        return cls(gram, *counted, tails, found["moved"], found.get("groups"))
 
 
 # From sums to values -------------------------------------------------------------------------------------
@@ -245,9 +249,11 @@ def estimator_of(name: str, mu: np.ndarray, policy: int) -> tuple[float, np.ndar
     dm, error, w, rewarded = (len(COMMON) + len(VARIABLES) * policy + one for one in range(4))
     if name == PRACTICE:
         return ratio(mu, (1,), 0)
-    plain = {"dm": (dm,), "ips": (rewarded,), "dr": (dm, error)}
+    plain = {"ips": (rewarded,), "dr": (dm, error)}
     if name in plain:
         return ratio(mu, plain[name], 0)
+    if name == "dm":  # as good as the reward model, whose error its own spread leaves out
+        return ratio(mu, (dm,), 0)[0], ratio(mu, (dm, error), 0)[1]
     if name == "snips":
         return ratio(mu, (rewarded,), w)
     if name == "sndr":
@@ -275,39 +281,25 @@ def error_of(found: Sums, slope: np.ndarray) -> tuple[float, float]:
 def unseen_error_of(found: Sums, modelled: bool, one: int, less: int | None) -> float:
     """`intervals.unseen_error` of a value or difference; LOGGED is current practice, the last column of u.
 
-    modelled: outcomes are expected by the reward model, else their mean is; that of current practice always is.
+    modelled: outcomes are expected by the reward model, else by their mean.
     """
-    practice = one == LOGGED or less == LOGGED
-    surprise = max(surprise_in(found, modelled and one != LOGGED), surprise_in(found, False) if practice else 0.0)
-    return unseen_from(*moved_in(found, one, less), surprise, found.moments.n * found.moments.mean[0])
-
-
-def moved_in(found: Sums, one: int, less: int | None) -> tuple[float, float]:
-    """sum |u| and sum |u|^3; with groups, of their sums."""
-    if found.groups is None:
-        moved, cubed = found.moved[:, one, one if less is None else less]
-        return float(moved), float(cubed)
-    other = 0.0 if less is None else grouped_moves(found.groups, less)
-    moved = np.abs(grouped_moves(found.groups, one) - other)
-    return float(moved.sum()), float((moved**3).sum())
+    if found.groups is not None:
+        used = found.groups[found.groups[:, 0] > 0]
+        other = 0.0 if less is None else grouped_moves(used, less)
+        e = used[:, EXPECTED[not modelled]] / used[:, 0]
+        return unseen_from(np.abs(grouped_moves(used, one) - other), used[:, 0], e)
+    sums, everywhere = found.moved[:, one, one if less is None else less], found.moved[:, LOGGED, LOGGED]
+    moved, cubed = map(float, sums[:2])
+    if moved == 0:
+        return 0.0
+    squares = 2 if modelled else 4
+    surprise = max(lopsided(*map(float, part[squares : squares + 2])) for part in (sums, everywhere))
+    return surprise * math.sqrt(UNSEEN * cubed / moved) / float(everywhere[0])
 
 
 def grouped_moves(groups: np.ndarray, policy: int) -> np.ndarray:
     """What the outcomes of each bucket move; LOGGED: in the value of current practice."""  # [buckets]
     return np.asarray(groups[:, 0 if policy == LOGGED else len(COMMON) + len(VARIABLES) * policy + 2])
-
-
-def surprise_in(found: Sums, modelled: bool) -> float:
-    """`estimators.surprise_of` in all rows."""
-    weight, mean = found.moments.n * found.moments.mean[0], found.moments.mean[1] / found.moments.mean[0]
-    if found.groups is not None:
-        size, rewards, errors = (found.groups[found.groups[:, 0] > 0, place] for place in range(len(COMMON)))
-        apart = errors / size if modelled else rewards / size - mean
-        return surprise_from(float(size @ apart**2), float(size @ apart**3))
-    if modelled:
-        return surprise_from(*map(float, found.shape[0]))
-    squares, cubes = map(float, found.shape[1])  # around 0; the first moment is weight * mean
-    return surprise_from(squares - weight * mean**2, cubes - 3 * mean * squares + 2 * weight * mean**3)
 
 
 def estimate_of(
@@ -322,7 +314,7 @@ def estimate_of(
         practice, other = estimator_of(PRACTICE, mu, 0) if less == LOGGED else estimator_of(estimator, mu, less)
         value, slope = value - practice, slope - other
     error, pieces = error_of(found, slope)
-    modelled, one = estimator not in BY_WEIGHTS_ALONE, LOGGED if estimator == PRACTICE else policy
+    one, modelled = (LOGGED, False) if estimator == PRACTICE else (policy, estimator not in BY_WEIGHTS_ALONE)
     error = math.hypot(error, unseen_error_of(found, modelled, one, less))
     reach = float(stdtrit(max(pieces - 1, 1), (1 + level) / 2)) * error
     name = "mean" if estimator == PRACTICE else estimator
@@ -371,7 +363,9 @@ def value_sums(
     n = len(log)
     largest = math.ceil(SLACK * tail_rows(n)) + 10
     counts = np.array([log.survey.actions[label][0] for label in log.actions])
-    work = ValueSums(log.reader, encoding, practice, theta, light(policies), seed, largest, counts)
+    seen = log.sample.log
+    mean, scale = (float(seen.R.mean()), float(seen.row_weights.mean())) if len(seen) else (0.5, 1.0)
+    work = ValueSums(log.reader, encoding, practice, theta, light(policies), seed, largest, counts, mean, scale)
     total = Sums.zero(len(policies), len(log.actions), log.columns.group is not None)
     for part in passes.over("values", work, log.shards):
         total += Sums.from_arrays(part)

@@ -16,14 +16,7 @@ import pyarrow as pa
 
 from ponn.encode import OTHER, fit_category, fit_number, quantile_cuts, summarise_numbers, summarise_texts
 from ponn.errors import PonnError, listing
-from ponn.estimators import (
-    BY_WEIGHTS_ALONE,
-    Terms,
-    Valuation,
-    logged_value,
-    mean_one,
-    valuation,
-)
+from ponn.estimators import BY_WEIGHTS_ALONE, Terms, Valuation, logged_value, mean_one, valuation
 from ponn.evaluation import (
     Asked,
     Nuisances,
@@ -35,7 +28,16 @@ from ponn.evaluation import (
     scored,
     unseen_rows,
 )
-from ponn.intervals import FEWEST_EFFECTIVE, Estimate, estimate_json, estimated, normal_interval, overlap
+from ponn.intervals import (
+    FEWEST_EFFECTIVE,
+    Estimate,
+    by_group,
+    estimate_json,
+    estimated,
+    normal_interval,
+    overlap,
+    surprise_of,
+)
 from ponn.log import Log
 from ponn.profile import CATEGORY, kind_of, numbers
 from ponn.settings import Settings
@@ -215,8 +217,8 @@ class Part:
 
 def by_level(one: Scored, levels: list[Level], asked: Asked) -> Subgroups:
     """Values per subgroup, their intervals widened so that all hold together."""
-    whole = (one.valuation(asked), logged_value(one.t.R, one.t.weight, one.group))
-    surprises = [found.surprise for found in whole]  # in a small subgroup all may have fared alike by chance
+    whole = (one.valuation(asked), logged_value(one.t.R, one.t.weight))
+    surprises = [surprise_in(found, one.group) for found in whole]
     parts = [part_of(one, level, asked, surprises) for level in levels]
     single = asked.level ** (1 / (3 * len(parts)))
     return Subgroups(tuple(subgroup(part, one.log, asked, single) for part in parts), asked.level, single)
@@ -234,9 +236,19 @@ def part_of(one: Scored, level: Level, asked: Asked, surprises: Sequence[float])
     taken = np.bincount(log.A[rows], minlength=len(log.actions))
     rare = hardly_logged(log.actions, one.h[rows].mean(axis=0), taken)
     doubts = (*seen.doubts(asked.estimator not in BY_WEIGHTS_ALONE), *rare, *one.reused)
-    both = (policy, logged_value(t.R, t.weight, group))
-    policy, logging = (replace(found, surprise=one) for found, one in zip(both, surprises, strict=True))
+    both = (policy, logged_value(t.R, t.weight))
+    policy, logging = (at_least(found, surprise) for found, surprise in zip(both, surprises, strict=True))
     return Part(level, policy, logging, group, seen.ess, doubts)
+
+
+def surprise_in(found: Valuation, group: np.ndarray | None) -> float:
+    """How lopsided outcomes are in a log."""
+    return 0.0 if found.moves is None else surprise_of(*by_group(found.moves, group))
+
+
+def at_least(found: Valuation, surprise: float) -> Valuation:
+    """A subgroup's value with the surprise of the whole log: in a small one all may have fared alike by chance."""
+    return found if found.moves is None else replace(found, moves=replace(found.moves, surprise=surprise))
 
 
 def terms_of(t: Terms, rows: np.ndarray) -> Terms:

@@ -227,19 +227,16 @@ def compare_rules(
     """
     folds = np.unique(ground.fold).tolist()  # those with rows: a sample may leave none of a fold
     first, rest = folds[:FIRST_FOLDS], folds[FIRST_FOLDS:]
-    steps, predicted = 2 * len(options), {}
-    for name, option in options.items():
-        predicted[name] = screened(ground, by_fold, option, first, workers)
-        told(len(predicted), steps)
+    total = len(options) * len(folds)
+    predicted = screened(ground, by_fold, options, first, workers, lambda done, of: told(done, total))
     losses = {name: screening_losses(ground, one) for name, one in predicted.items()}
     best = min(losses, key=lambda name: float(losses[name].mean()))
     still = [name for name in losses if name == NO_SELECTION or near(ground, losses[name], losses[best], STILL_OPEN)]
-    for place, name in enumerate(still, start=1):
-        predicted[name] += screened(ground, by_fold, options[name], rest, workers)
-        told(steps - len(still) + place, steps)
-    open_ones = {name: screening_losses(ground, predicted[name]) for name in still}
+    open_options = {name: options[name] for name in still}
+    more = screened(ground, by_fold, open_options, rest, workers, lambda done, of: told(total - of + done, total))
+    open_ones = {name: screening_losses(ground, predicted[name] + more[name]) for name in still}
     worse = {name: float((one - losses[best]).mean()) for name, one in losses.items()}
-    means = {name: float(open_ones[best].mean()) + more for name, more in worse.items()}
+    means = {name: float(open_ones[best].mean()) + by for name, by in worse.items()}
     return open_ones, means | {name: float(one.mean()) for name, one in open_ones.items()}
 
 
@@ -311,19 +308,35 @@ def under(found: Relevance, settings: Settings) -> Relevance | None:
 
 
 def screened(
-    ground: Ground, by_fold: Sequence[Relevance], option: Settings, folds: Iterable[int], workers: int
-) -> list[dict[str, np.ndarray]]:
-    """What linear models and small forests under a rule predict for the actions taken in some folds, [rows] each."""
-    small = replace(ground, settings=replace(option, **SCREENING))
+    ground: Ground,
+    by_fold: Sequence[Relevance],
+    options: Mapping[str, Settings],
+    folds: Iterable[int],
+    workers: int,
+    told: Counted,
+) -> dict[str, list[dict[str, np.ndarray]]]:
+    """What linear models and small forests under every rule predict for the actions taken in some folds, [rows] each.
+
+    A rule in a fold is a task of its own, so that processes do not wait for each other after every rule.
+    """
     held = {number: np.flatnonzero(ground.fold == number) for number in folds}
-    parts = [
-        part_of(small, number, under(by_fold[number], option), ground.rows.X[rows]) for number, rows in held.items()
-    ]
-    found = each_in_a_process(fit_kinds, [(part, SCREENED) for part in parts], workers)
-    return [
-        {name: Q[np.arange(len(rows)), ground.rows.A[rows]] for name, Q in one.items()}
-        for rows, one in zip(held.values(), found, strict=True)
-    ]
+    parts = {number: part_of(ground, number, None, ground.rows.X[rows]) for number, rows in held.items()}
+    places = [(name, number) for name in options for number in held]
+    tasks = []
+    for name, number in places:
+        small = replace(ground, settings=replace(options[name], **SCREENING))
+        f = masks_of(under(by_fold[number], options[name]), small)
+        tasks.append((parts[number]._replace(f=f, settings=small.settings), ground.rows.A[held[number]]))
+    answers = each_in_a_process(screened_part, tasks, workers, told)
+    found: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in options}
+    for (name, _), predicted in zip(places, answers, strict=True):
+        found[name].append(predicted)
+    return found
+
+
+def screened_part(part: Part, A: np.ndarray) -> dict[str, np.ndarray]:
+    """What small models predict for the actions taken in the rows that are held out."""
+    return {name: Q[np.arange(len(A)), A] for name, Q in fit_kinds(part, SCREENED).items()}
 
 
 def screening_losses(ground: Ground, found: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:

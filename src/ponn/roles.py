@@ -17,7 +17,7 @@ from ponn.profile import BOOLEAN, CATEGORY, DATE, NUMBER, is_plain_number, kind_
 HANDFUL = 5  # an action taken in fewer rows is told: nothing reliable can be learned about it
 MOST_ACTIONS = 1_000  # more distinct values than this are not a choice among actions
 FAR = 10.0  # a few rewards widen the range so many times: the others lie within a tenth of the scale that counts
-FEW = 0.001  # ... where they are at most this share of the rows at each end, or 3
+FEW = 0.001  # ... where they are at most this share of the rows at each end, or 3, and a tenth in any case
 LEAST_PROPENSITY = 1e-30  # what is smaller was never drawn, and single precision could not hold its weight
 EXACT = 2.0**53  # up to here a float tells every whole number from its neighbours
 COMMA_NUMBER = re.compile(r"\s*-?\d+([., ]\d+)+\s*")  # 3,5 or 1,234.50

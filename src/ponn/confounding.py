@@ -6,8 +6,8 @@
 
 The least value is told as V - (L(1) - L(Gamma)). Where nothing is hidden V and L(1) estimate the same, so this is the
 same bound; but at Gamma = 1 it is the very value and verdict that `evaluate` gives, with the precision of V, and the
-doubt of Gamma only adds to it. The largest value likewise. Errors of both come from the
-rows' influence, and the room for unseen outcomes is that of V.
+doubt of Gamma only adds to it. The largest value likewise. Errors of both come from the rows' influence; the room for
+unseen outcomes is that of V.
 """
 
 import math

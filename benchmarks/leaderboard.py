@@ -314,10 +314,12 @@ def cost_lines(worlds: Mapping[str, Any], logs: Sequence[Mapping[str, Any]]) -> 
     """Seconds of PONN-DR on the UCI logs: by the clock on two cores, where that was measured, and of one core."""
     lines = []
     if logs:
-        told = ", ".join(f"{one['world']} {one['seconds']:.0f}" for one in logs)
-        holds = "holds" if max(one["seconds"] for one in logs) <= MOST_SECONDS else "**missed**"
+        slowest = {one["world"]: max(same["seconds"] for same in logs if same["world"] == one["world"]) for one in logs}
+        told = ", ".join(f"{name} {seconds:.0f}" for name, seconds in slowest.items())
+        holds = "holds" if max(slowest.values()) <= MOST_SECONDS else "**missed**"
         lines.append(
-            f"- Seconds of PONN-DR by the clock on two cores, one log each: {told}; wanted {MOST_SECONDS}: {holds}."
+            f"- Seconds of PONN-DR by the clock on two cores, {len(logs)} logs, of each kind the slowest: {told}; "
+            f"wanted {MOST_SECONDS}: {holds}."
         )
     own = {name: worlds[name]["methods"].get(OURS, {}).get("cpu_seconds") for name in UCI if name in worlds}
     told = ", ".join(f"{name} {seconds:.0f}" for name, seconds in own.items() if seconds is not None)

@@ -72,6 +72,7 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/vanishing_weights.py
 	$(BIN)/python benchmarks/recommend_rows_per_second.py
 	$(BIN)/python benchmarks/interval_coverage.py
+	$(BIN)/python benchmarks/rare_outcomes.py
 	$(BIN)/python benchmarks/trial_evaluation.py
 	$(BIN)/python benchmarks/evaluation_cost.py
 	$(BIN)/python benchmarks/expected_interval_coverage.py

@@ -41,8 +41,8 @@ MOST_HELD = 1 / LEAST_HELD  # mean weight above which the propensities are too s
 FOR_SURE = 3.0  # ... by this many standard errors: a few heavy rows raise it by chance
 HEAVY = 0.7  # Pareto k from which on more rows hardly help (Vehtari et al. 2024); from 1 on the tail has no mean
 # Outcomes of which too few were seen for a normal interval: as many more are thought of as Agresti and Coull (1998) add
-# to each side of a share, z^2 / 2 at 95 %. Of 0, 1, 2 and 4, and two other ways to say how much they move, see
-# benchmarks/rare_outcomes.py.
+# to each side of a share, z^2 / 2 at 95 %. benchmarks/rare_outcomes.py has 0, 1, 2 and 4 beside each other, and two other
+# ways to say how much they move.
 UNSEEN = 2.0
 POWER = 0.8  # rows_needed: the chance that so many rows settle the verdict, were the difference as estimated
 
@@ -184,7 +184,7 @@ def unseen_error(found: Valuation, group: np.ndarray | None = None) -> float:
     """What UNSEEN more surprises would move a value: surprise sqrt(UNSEEN sum |v|^3 / sum |v|), v = u / sum weight.
 
     Where nearly all outcomes are alike, chance decides whether the others fall on rows that weigh much. Where they do
-    not, the value is too good and its spread too small, both at once: "better" was said of up to 27 % of policies that
+    not, the value is too good and its spread too small, both at once: "better" was said of up to 24 % of policies that
     are not, instead of 5 % (benchmarks/rare_outcomes.py). A surprise falls on a row in proportion to what the row
     moves, and is as large as outcomes are lopsided, in all rows or in those that count (`lopsided`): nearly 1 where
     nearly all are 1, nothing where they lie evenly around what was expected. The rows of a group are one.

@@ -41,7 +41,7 @@ MOST_HELD = 1 / LEAST_HELD  # mean weight above which the propensities are too s
 FOR_SURE = 3.0  # ... by this many standard errors: a few heavy rows raise it by chance
 HEAVY = 0.7  # Pareto k from which on more rows hardly help (Vehtari et al. 2024); from 1 on the tail has no mean
 # Outcomes of which too few were seen for a normal interval: as many more are thought of as Agresti and Coull (1998) add
-# to each side of a share, z^2 / 2 at 95 %. benchmarks/rare_outcomes.py has 0, 1, 2 and 4 beside each other, and two other
+# to each side of a share, z^2 / 2 at 95 %. benchmarks/rare_outcomes.py has 0, 1, 2 and 4 beside each other, and other
 # ways to say how much they move.
 UNSEEN = 2.0
 POWER = 0.8  # rows_needed: the chance that so many rows settle the verdict, were the difference as estimated

@@ -81,9 +81,8 @@ def test_normal_interval_is_the_t_interval_of_the_mean_with_room_for_two_surpris
     by_group = normal_interval(logged_value(R), 0.9, group)
     unseen = oracles.unseen_error([1] * 5, R - R.mean(), [1] * 5, group)
     error = math.hypot(oracles.standard_error(R - R.mean(), group), unseen)
-    assert by_group.high - R.mean() == pytest.approx(
-        2.919985580355516 * error, rel=1e-7
-    )  # 3 groups: 2 degrees of freedom
+    reach = 2.919985580355516 * error  # 3 groups: 2 degrees of freedom
+    assert by_group.high - R.mean() == pytest.approx(reach, rel=1e-7)
 
 
 @pytest.mark.parametrize("name", ["dr", "dm", "ips", "snips", "truncated-ips"])

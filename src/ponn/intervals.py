@@ -207,8 +207,13 @@ def unseen_from(moved: np.ndarray, size: np.ndarray, e: np.ndarray, least: float
     if largest == 0:
         return 0.0
     part = moved / largest  # cubes of huge weights would overflow
-    cubed = float(np.sum(part * part * part) / np.sum(part))
-    return max(surprise_of(part, size, e), least) * largest * math.sqrt(UNSEEN * cubed) / float(np.sum(size))
+    surprise = max(surprise_of(part, size, e), least)
+    return largest * room_for(surprise, float(np.sum(part)), float(np.sum(part * part * part)), float(np.sum(size)))
+
+
+def room_for(surprise: float, moved: float, cubed: float, weight: float) -> float:
+    """`unseen_error` from how large a surprise is, sum |u|, sum |u|^3 and the weight of all rows."""
+    return surprise * math.sqrt(UNSEEN * cubed / moved) / weight if moved > 0 else 0.0
 
 
 def surprise_of(moved: np.ndarray, size: np.ndarray, e: np.ndarray) -> float:

@@ -42,12 +42,12 @@ from ponn.evaluation import (
     wanted_on,
 )
 from ponn.intervals import (
-    UNSEEN,
     Estimate,
     Overlap,
     both_sides,
     lopsided,
     pareto_k_of,
+    room_for,
     tail_rows,
     unseen_from,
     verdict,
@@ -289,12 +289,9 @@ def unseen_error_of(found: Sums, modelled: bool, one: int, less: int | None) -> 
         e = used[:, EXPECTED[not modelled]] / used[:, 0]
         return unseen_from(np.abs(grouped_moves(used, one) - other), used[:, 0], e)
     sums, everywhere = found.moved[:, one, one if less is None else less], found.moved[:, LOGGED, LOGGED]
-    moved, cubed = map(float, sums[:2])
-    if moved == 0:
-        return 0.0
     squares = 2 if modelled else 4
     surprise = max(lopsided(*map(float, part[squares : squares + 2])) for part in (sums, everywhere))
-    return surprise * math.sqrt(UNSEEN * cubed / moved) / float(everywhere[0])
+    return room_for(surprise, *map(float, (sums[0], sums[1], everywhere[0])))
 
 
 def grouped_moves(groups: np.ndarray, policy: int) -> np.ndarray:

@@ -317,7 +317,7 @@ def screened(
 ) -> dict[str, list[dict[str, np.ndarray]]]:
     """What linear models and small forests under every rule predict for the actions taken in some folds, [rows] each.
 
-    A rule in a fold is a task of its own, so that processes do not wait for each other after every rule.
+    A rule in a fold is a task of its own, all in one go: processes need not wait for each other after every rule.
     """
     held = {number: np.flatnonzero(ground.fold == number) for number in folds}
     parts = {number: part_of(ground, number, None, ground.rows.X[rows]) for number, rows in held.items()}

@@ -12,6 +12,7 @@ import pytest
 import ponn.engine
 from ponn.engine import Here, Kept, Local, Passes, WorkerError, digest, map_shards, pack, unpack
 from ponn.errors import LogError, PonnError
+from ponn.storage import write_whole
 
 
 @dataclass(frozen=True)
@@ -134,16 +135,15 @@ def test_a_damaged_result_is_made_again(tmp_path):
 def test_a_disk_that_is_full_is_told_and_what_is_done_stays(tmp_path, monkeypatch):
     (tmp_path / "traces").mkdir()
     work, kept = Squares(str(tmp_path / "traces")), Kept(tmp_path / "kept")
-    real, room = open, [4]
+    real, room = write_whole, [4]
 
-    def small_disk(path, *arguments, **keywords):
-        if ".part." in str(path):
-            room[0] -= 1
-            if room[0] < 0:
-                raise OSError(28, "No space left on device")
-        return real(path, *arguments, **keywords)
+    def small_disk(path, content):
+        room[0] -= 1
+        if room[0] < 0:
+            raise OSError(28, "No space left on device")
+        real(path, content)
 
-    monkeypatch.setattr(ponn.engine, "open", small_disk, raising=False)
+    monkeypatch.setattr(ponn.engine, "write_whole", small_disk)
     with pytest.raises(PonnError, match=r"numbers from 40 could not be kept .*No space left.*PONN_RUNS"):
         list(map_shards(work, SHARDS, kept=kept))
     monkeypatch.undo()

@@ -9,7 +9,20 @@ import ponn
 
 SOURCE = Path(ponn.__file__).parent
 ORDER = (
-    *("errors", "settings", "remote", "source", "delimited", "files", "streams", "table", "profile", "roles", "rules"),
+    *(
+        "errors",
+        "storage",
+        "settings",
+        "remote",
+        "source",
+        "delimited",
+        "files",
+        "streams",
+        "table",
+        "profile",
+        "roles",
+        "rules",
+    ),
     *(
         "eligibility",
         "log",

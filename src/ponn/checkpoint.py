@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ponn.engine import pack, read_whole, unpack, write_whole
+from ponn.engine import pack, read_kept, unpack, write_kept
 from ponn.objective import Ratio
 
 VECTORS = ("weight", "mean", "square", "steps", "best")  # of the network, of its optimizer, of the best epoch
@@ -37,11 +37,11 @@ class Checkpoint:
         arrays = dict(zip(VECTORS, state.vectors, strict=True))
         told = np.frombuffer(json.dumps(plain).encode(), np.uint8)
         content = pack({**arrays, "generator": state.generator, "told": told})
-        write_whole(self.path, content, "The state of training")
+        write_kept(self.path, content, "The state of training")
 
     def read(self) -> State | None:
         """The state that was kept; None where there is none."""
-        content = read_whole(self.path)
+        content = read_kept(self.path)
         if content is None:
             return None
         found = unpack(content)

@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from ponn import __version__
 from ponn.errors import PonnError, one_line
+from ponn.storage import make_private_folder, write_whole
 
 ATTEMPTS = 3  # workers that may die on one shard before the run gives up
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -239,15 +240,15 @@ class Kept:
 
     def read(self, shard: Shard) -> bytes | None:
         """A kept result; None where there is none, or a damaged one, which is then made again."""
-        return read_whole(self.path(shard))
+        return read_kept(self.path(shard))
 
     def write(self, shard: Shard, content: bytes) -> None:
         """Keep a result."""
-        write_whole(self.path(shard), content, f"The partial result of {shard.name}")
+        write_kept(self.path(shard), content, f"The partial result of {shard.name}")
 
 
-def read_whole(path: Path) -> bytes | None:
-    """A kept file; None where there is none, or a damaged one."""
+def read_kept(path: Path) -> bytes | None:
+    """A file of a run; None where there is none, or a damaged one."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -255,22 +256,16 @@ def read_whole(path: Path) -> bytes | None:
     return content if is_sound(content) else None
 
 
-def write_whole(path: Path, content: bytes, what: str) -> None:
-    """Write a file of a run so that it appears complete or never."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+def write_kept(path: Path, content: bytes, what: str) -> None:
+    """Write a file of a run, into a folder that only its owner can look into: it may hold sums over few cases."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(content)
-        temporary.replace(path)
+        make_private_folder(path.parent)
+        write_whole(path, content)
     except OSError as error:
         raise PonnError(
             f"{what} could not be kept in {path.parent}: {one_line(error)}. Make room, or name another folder in the "
             "variable PONN_RUNS, and start the same command again: it goes on there."
         ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 class Memory:

@@ -17,6 +17,7 @@ from ponn.delimited import read_csv, read_tsv
 from ponn.errors import PonnError, listing, one_line
 from ponn.remote import Place, files_below, is_uri, located, openable
 from ponn.source import COMPRESSIONS, Source, check_names, reading, text_buffer
+from ponn.storage import replacing
 
 JSON_BLOCK = 1 << 30  # JSON lines up to this size are parsed as one block, so that types come from every row
 
@@ -236,32 +237,32 @@ Write = Callable[[pa.Table], None]
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write a table in the format of the path's ending, under a temporary name that is renamed at the end."""
+    """Write a table in the format of the path's ending, whole or not at all."""
     with writing(path, table.schema) as write:
         write(table)
 
 
 @contextmanager
-def writing(path: Path, schema: pa.Schema) -> Iterator[Write]:
-    """A function that appends tables to a file in the format of its ending; the file appears complete or never."""
+def writing(path: Path, schema: pa.Schema, *, private: bool = False) -> Iterator[Write]:
+    """A function that appends tables to a file in the format of its ending; the file appears complete or never.
+
+    private: may only its owner read it?
+    """
     name = path.name.lower()
     writer = WRITERS.get(Path(name.removesuffix(".gz")).suffix)
     if writer is None:
         raise PonnError(f"{path} has an ending that is not known; expected one of {', '.join(WRITERS)}.")
     if not path.parent.is_dir():
         raise PonnError(f"There is no folder {path.parent} to write {path.name} into.")
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         with (
-            pa.output_stream(str(temporary), compression="gzip" if name.endswith(".gz") else None) as sink,
+            replacing(path, private=private) as file,
+            pa.output_stream(file, compression="gzip" if name.endswith(".gz") else None) as sink,
             writer(sink, schema) as write,
         ):
             yield write
-        temporary.replace(path)
     except (OSError, pa.ArrowException) as error:
         raise PonnError(f"{path} could not be written: {one_line(error)}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -47,6 +47,7 @@ from ponn.reasons import (
 from ponn.roles import Rows
 from ponn.settings import check_seed
 from ponn.similar import SimilarRows
+from ponn.storage import replacing
 from ponn.table import read_table
 
 FORMAT = 1
@@ -425,7 +426,7 @@ class Policy:
         return found.hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the policy file under a temporary name, then rename it."""
+        """Write the policy file, whole or not at all."""
         write_policy(self, Path(path))
 
 
@@ -474,20 +475,16 @@ def write_policy(policy: Policy, path: Path) -> None:
     """policy.json and weights.safetensors in one zip; the same policy gives the same bytes."""
     from safetensors.numpy import save
 
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
     parts = {
         JSON_NAME: json.dumps(as_json(policy), indent=1, allow_nan=False).encode(),
         WEIGHTS_NAME: save({name: np.ascontiguousarray(array) for name, array in all_arrays(policy).items()}),
     }
     try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in parts.items():
                 archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
-        temporary.replace(path)
     except OSError as error:
         raise PonnError(f"{path} could not be written: {one_line(error)}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def all_arrays(policy: Policy) -> dict[str, np.ndarray]:

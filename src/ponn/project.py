@@ -29,6 +29,7 @@ from ponn.errors import PonnError, listing, one_line
 from ponn.files import READERS
 from ponn.log import Columns
 from ponn.source import COMPRESSIONS
+from ponn.storage import write_whole
 
 WAITING, RUNNING, DONE, FAILED, INTERRUPTED = "waiting", "running", "done", "failed", "interrupted"
 LONGEST_NAME = 120  # characters of a file's name; file systems allow 255 bytes
@@ -223,7 +224,7 @@ class Project:
 
     def keep(self, job: Job) -> Job:
         """Write a job down."""
-        write_whole(self.folder(job) / "job.json", json.dumps(asdict(job), indent=1))
+        write_whole(self.folder(job) / "job.json", json.dumps(asdict(job), indent=1).encode(), private=True)
         return job
 
     def start(self, order: Order) -> Job:
@@ -444,16 +445,6 @@ def numbered(target: Path) -> Iterator[Path]:
 def is_own_file(path: Path) -> bool:
     """A complete, regular file, not a link."""
     return path.is_file() and not path.is_symlink() and not path.name.startswith(".")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a small file as a whole: whoever reads it finds the old or the new text, also after a crash."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with part.open("x") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def locked(path: Path) -> IO[str]:

@@ -28,6 +28,7 @@ from ponn.report_policy import (
     training_section,
 )
 from ponn.report_worth import estimators_section, gains_section, sensitivity_section, verdict_section
+from ponn.storage import write_whole
 
 SECTIONS: tuple[tuple[str, str, Callable[[Findings], str]], ...] = (
     ("verdict", "Verdict", verdict_section),
@@ -59,7 +60,7 @@ def write_report(
     """Write the report on a policy as one HTML file; the arguments are those of `findings`, which it returns."""
     found = findings(policy, log, rows=rows, corrections=corrections, level=level, by=by, progress=progress)
     try:
-        Path(path).write_text(report_page(found), encoding="utf-8")
+        write_whole(Path(path), report_page(found).encode())
     except OSError as error:
         raise PonnError(f"The report {path} could not be written: {one_line(error)}.") from error
     return found

@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import socket
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -31,6 +30,7 @@ from ponn.gate import Gate
 from ponn.interface import described_paths
 from ponn.messages import JsonRoute, RefusedError, refusal_json
 from ponn.service import Options, Service, served_adviser
+from ponn.storage import PrivateFolder
 
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -149,8 +149,8 @@ def serve(
     options = replace(options, hosts=allowed_hosts(host, allow_hosts))
     told_host = f"[{host}]" if ":" in host else host
     tell(f"http://{told_host}:{listening.getsockname()[1]}")
-    with tempfile.TemporaryDirectory(prefix="ponn-") as folder:
-        run_workers(replace(options, metrics=Path(folder)), listening, workers)
+    with PrivateFolder() as folder:
+        run_workers(replace(options, metrics=folder), listening, workers)
 
 
 def check_files(options: Options) -> None:

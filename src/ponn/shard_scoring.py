@@ -40,8 +40,6 @@ class Scoring:
         """Rows written, cells unlike anything in training [features, kinds], how often support mattered [3]."""
         target = self.target(shard)
         target.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in target.parent.glob(f".*.{target.name}"):  # of a worker that was killed
-            leftover.unlink(missing_ok=True)
         asked = replace(self.asked, first=shard.pieces[0].first)
         mark = {MARK: self.mark(shard)}
         done = write_scored(self.policy, opened(shard.pieces[0]), target, asked, threads=1, mark=mark)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ponn.checkpoint import Checkpoint
 from ponn.clusters import OnRay
-from ponn.engine import ONE_THREAD, Engine, warning_options, write_whole
+from ponn.engine import ONE_THREAD, Engine, warning_options, write_kept
 from ponn.errors import PonnError
 from ponn.team import Team
 from ponn.train import Candidate, Epoch, Problem, Progress, Trained, train
@@ -63,7 +63,7 @@ class Trainers:
         """Train one network, as `train` does."""
         self.folder.outcome.unlink(missing_ok=True)
         content = pickle.dumps((replace(problem, trainer=None, kept=self.folder.state), candidate))
-        write_whole(self.folder.job, content, "What is to be trained")
+        write_kept(self.folder.job, content, "What is to be trained")
         with watched(self.folder.state, progress):
             told = self.launch()
         return outcome_of(self.folder, told)
@@ -180,7 +180,7 @@ def work_on(config: dict[str, str]) -> None:
     except PonnError as error:
         found = error
     if team.rank == 0 or isinstance(found, PonnError):
-        write_whole(folder.outcome, pickle.dumps(found), "The trained network")
+        write_kept(folder.outcome, pickle.dumps(found), "The trained network")
 
 
 def end_with_the_starter() -> None:

@@ -29,7 +29,6 @@ import pyarrow.parquet as pq
 
 from ponn.engine import Local, Passes
 from ponn.policy import load
-from ponn.settings import STREAMED_METHOD
 from ponn.shards import find_pieces, shards_of
 from record import RESULTS, now, write_record
 from relevance_rows_per_second import OnlyRead, descendants
@@ -178,7 +177,7 @@ def measured(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     size = sum(one.stat().st_size for one in log.iterdir())
     print(f"{given.rows:,} rows, {size / 1e9:.1f} GB; only reading {reading.done[0].seconds:.1f} s", flush=True)
     roles = [*COLUMNS, *(("--ignore",) if given.estimate else ("--propensity",)), "propensity"]
-    training = ["--method", STREAMED_METHOD, *(word for one in given.set for word in ("--set", one))]
+    training = ["--method", "ponn-b", *(word for one in given.set for word in ("--set", one))]
     engine_words = ("--engine", given.engine, "--workers", given.workers)
     policy, advice = folder / "policy.ponn", folder / "advice"
     commands: dict[str, tuple[Any, ...]] = {

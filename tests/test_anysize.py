@@ -22,6 +22,7 @@ from ponn.evaluation import FixedAction, Sampled, compare_policies, nuisances, v
 from ponn.holdout import valued
 from ponn.policy import Policy
 from ponn.scoring import Asked
+from ponn.settings import DEFAULT_METHOD
 from ponn.shard_evaluation import compare_sharded
 from ponn.shard_scoring import recommend_directory
 from ponn.shard_steps import fit_practice, shard_relevance
@@ -60,7 +61,7 @@ def opened(path, engine=None, rows=1_000, **roles):
 def outcome(folder, tmp_path_factory):
     """What one process finds."""
     os.environ["PONN_RUNS"] = str(tmp_path_factory.mktemp("runs"))
-    return anysize.learn_with_holdout(opened(folder), engine=Here(), **QUICK)
+    return anysize.learn_with_holdout(opened(folder), "ponn-b", engine=Here(), **QUICK)
 
 
 def assert_same(one, other, places: float) -> None:
@@ -80,7 +81,7 @@ def assert_same(one, other, places: float) -> None:
 
 
 def test_two_workers_find_what_one_process_finds(folder, outcome, local):
-    found = anysize.learn_with_holdout(opened(folder, local), engine=local, **QUICK)
+    found = anysize.learn_with_holdout(opened(folder, local), "ponn-b", engine=local, **QUICK)
     assert_same(outcome, found, 0.0)
     for name, model in outcome.policy.companions.items():
         for part, array in model.arrays.items():
@@ -89,7 +90,7 @@ def test_two_workers_find_what_one_process_finds(folder, outcome, local):
 
 def test_other_shards_of_the_same_rows_give_the_same_answer(source, outcome, tmp_path):
     other = write(tmp_path / "other", source, 3, group=173)
-    found = anysize.learn_with_holdout(opened(other, rows=700), engine=Here(), **QUICK)
+    found = anysize.learn_with_holdout(opened(other, rows=700), "ponn-b", engine=Here(), **QUICK)
     assert [one.relevance for one in found.policy.relevance] == pytest.approx(
         [one.relevance for one in outcome.policy.relevance], rel=1e-9
     )
@@ -211,7 +212,7 @@ def test_the_gain_over_the_best_single_action_is_that_of_the_log_in_memory(folde
     """The propensities known, the same rows: only the reward models' folds differ."""
     roles = {"propensity": "known", "ignore": ["person", "day", "heavy"], "minimize": minimize}
     disk = opened(folder, **roles)
-    found = anysize.learn_with_holdout(disk, engine=Here(), **QUICK)
+    found = anysize.learn_with_holdout(disk, "ponn-b", engine=Here(), **QUICK)
     gain = found.over_best_fixed
     kept = disk.split(0.7, 0)[1]
     sides = {"better": found.policy, "worse": FixedAction(found.best_fixed)}
@@ -256,12 +257,15 @@ def test_check_counts_all_rows(folder):
 def test_rows_that_do_not_fit_are_streamed(folder, monkeypatch):
     monkeypatch.setattr("ponn.shard_training.MEMORY_CELLS", 1_000)
     monkeypatch.setattr("ponn.shard_training.BUFFER_CELLS", 2_400)
-    policy = anysize.learn(opened(folder), engine=Here(), hidden=(4,), epochs=60, batch=32, learning_rate=0.01)
+    quick = {"hidden": (4,), "epochs": 60, "batch": 32, "learning_rate": 0.01}
+    policy = anysize.learn(
+        opened(folder), "ponn-b", engine=Here(), hidden=(4,), epochs=60, batch=32, learning_rate=0.01
+    )
     assert policy.provenance["training"]["epochs"] > 10
     steps = [one["step"] for one in policy.provenance["passes"]]
     assert "Step C of streamed rows" in steps
     monkeypatch.undo()
-    whole = anysize.learn(opened(folder), engine=Here(), hidden=(4,), epochs=60, batch=32, learning_rate=0.01)
+    whole = anysize.learn(opened(folder), "ponn-b", engine=Here(), **quick)
     streamed, direct = (one.provenance["training"]["valid_loss"] for one in (policy, whole))
     assert streamed == pytest.approx(direct, rel=0.02)
 
@@ -331,7 +335,7 @@ class Deadly:
 
 def test_a_killed_worker_changes_nothing(folder, outcome, local):
     engine = Deadly(local, ("Summarising", "LoggingSums", "TallySums", "RewardSums", "ContributingRows", "ValueSums"))
-    found = anysize.learn_with_holdout(opened(folder, local), engine=engine, **QUICK)
+    found = anysize.learn_with_holdout(opened(folder, local), "ponn-b", engine=engine, **QUICK)
     assert not engine.steps
     assert_same(outcome, found, 0.0)
 
@@ -349,7 +353,7 @@ def check_that_a_killed_driver_goes_on(folder, tmp_path, *engine):
         "reward",
         *(f"--ignore={one}" for one in ("person", "day", "heavy", "known")),
     )
-    command = ("learn", folder, *roles, *engine, "--set", "hidden=(4,)", "--set", "epochs=3")
+    command = ("learn", folder, *roles, *engine, "--method", "ponn-b", "--set", "hidden=(4,)", "--set", "epochs=3")
     killed = begun(*command, "--out", tmp_path / "one.ponn")
     for line in killed.stderr:
         if line.startswith("reward models"):
@@ -370,6 +374,13 @@ def check_that_a_killed_driver_goes_on(folder, tmp_path, *engine):
     assert one.digest == two.digest
     assert one.evaluation == two.evaluation
     assert not list((tmp_path / "runs").rglob("*.part"))  # a complete run leaves nothing
+
+
+def test_the_default_method_on_disk_is_that_in_memory(folder, monkeypatch):
+    monkeypatch.setattr("ponn.sharded.SAMPLE_ROWS", 600)
+    policy = anysize.learn(opened(folder), engine=Here(), select="fdr", trees=3, epochs=1, hidden=(4,), folds=2)
+    assert policy.method == DEFAULT_METHOD
+    assert "random sample" in policy.provenance["notes"][-1]
 
 
 def test_a_killed_driver_goes_on_where_it_was(folder, tmp_path):
@@ -475,7 +486,20 @@ def test_on_the_command_line(folder, here, tmp_path):
         "reward",
         *(f"--ignore={one}" for one in ("person", "day", "heavy", "known")),
     )
-    learned = here("learn", folder, *roles, "--workers", "2", "--set", "hidden=(4,)", "--out", policy, "--json")
+    learned = here(
+        "learn",
+        folder,
+        *roles,
+        "--workers",
+        "2",
+        "--method",
+        "ponn-b",
+        "--set",
+        "hidden=(4,)",
+        "--out",
+        policy,
+        "--json",
+    )
     assert learned.returncode == 0, learned.stderr
     answer = json.loads(learned.stdout)
     assert answer["rows"] == 4_000

@@ -115,7 +115,7 @@ class TestFaultsOnRay:
         monkeypatch.setenv("PONN_RUNS", str(tmp_path / "runs"))
         steps = ("LoggingSums", "TallySums", "ContributingRows", "ValueSums", "Scoring")
         engine = Killing(ray, steps, tmp_path)
-        disk, quick = opened(folder, Here()), {"hidden": (4,), "epochs": 2}
+        disk, quick = opened(folder, Here()), {"method": "ponn-b", "hidden": (4,), "epochs": 2}
         expected, found = (anysize.learn_with_holdout(disk, engine=one, **quick) for one in (Here(), engine))
         assert_same(expected, found, 0.0)
         recommend_directory(found.policy, folder, tmp_path / "out", Passes(engine))
@@ -153,7 +153,7 @@ class TestSparkFrames:
         disk, found = opened(files, Here(), **self.ROLES), anysize.read_log(frame, **self.ROLES)
         assert len(found) == len(disk) == 3_000
         assert found.notes == disk.notes
-        quick = {"hidden": (4,), "epochs": 2}
+        quick = {"method": "ponn-b", "hidden": (4,), "epochs": 2}
         here, there = (anysize.learn_with_holdout(one, engine=Here(), **quick) for one in (disk, found))
         np.testing.assert_allclose(
             [one.relevance for one in there.policy.relevance], [one.relevance for one in here.policy.relevance], 1e-10
@@ -182,7 +182,7 @@ class TestSparkFrames:
         encoding = Encoding.fit(disk.sample.log)
         there, here = (fit_practice(one, encoding, Passes(one.holder or Here()), Settings()) for one in (found, disk))
         np.testing.assert_allclose(there.theta, here.theta, rtol=1e-8, atol=1e-10)
-        policy = anysize.learn(found, hidden=(4,), epochs=2, batch=32)
+        policy = anysize.learn(found, "ponn-b", hidden=(4,), epochs=2, batch=32)
         assert "Step C of streamed rows" in [one["step"] for one in policy.provenance["passes"]]
 
     def test_a_frame_that_changes_is_noticed(self, spark, folder):

@@ -27,7 +27,7 @@ from test_eligibility import LABELS, RULES, cases, cells
 from test_sharded import write
 
 ROLES = {"action": "drug", "reward": "well"}
-QUICK = {"hidden": (6,), "epochs": 8, "patience": 8, "batch": 64, "learning_rate": 0.02}
+QUICK = {"method": "ponn-b", "hidden": (6,), "epochs": 8, "patience": 8, "batch": 64, "learning_rate": 0.02}
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +250,7 @@ def test_the_command_line_on_disk_from_log_to_recommendations(folder, logged, he
     roles += ("--never", RULES[0], "--engine", "local", "--workers", "1")
     told = here("check", *roles)
     assert f"in {can[:, 1].sum():,} rows ({can[:, 1].mean():.1%})" in told.stdout
-    learned = here("learn", *roles, "--out", "p.ponn", "--set", "epochs=3", "--json")
+    learned = here("learn", *roles, "--method", "ponn-b", "--out", "p.ponn", "--set", "epochs=3", "--json")
     assert learned.returncode == 0, learned.stderr
     again = here("evaluate", "p.ponn", str(folder), "--engine", "local", "--json", "--allow-low-overlap")
     assert json.loads(again.stdout)["value"] == json.loads(learned.stdout)["value"]["policy"]["value"]

@@ -30,7 +30,7 @@ def test_a_uri_is_read_where_it_is(bucket, tmp_path):
     assert anysize.is_large("memory://bucket/log")  # however small it is, it stays there
     assert there.survey == disk.survey
     assert there.digest == disk.digest == directory_digest(bucket / "log")
-    quick = {"engine": Here(), "hidden": (4,), "epochs": 2}
+    quick = {"method": "ponn-b", "engine": Here(), "hidden": (4,), "epochs": 2}
     here, found = (anysize.learn_with_holdout(one, **quick) for one in (disk, there))
     assert found.value == here.value
     assert ponn.check("memory://bucket/log", engine=Here(), **names()).rows == 2_000

@@ -232,7 +232,20 @@ def states(folder: Path) -> list[Path]:
 def test_a_killed_command_goes_on_in_the_middle_of_step_c(tmp_path, monkeypatch):
     monkeypatch.setenv("PONN_RUNS", str(tmp_path / "runs"))
     folder = write(tmp_path / "log", table(2_000), 2)
-    words = ["learn", folder, "--action", "action", "--reward", "reward", "--workers", "1", "--trainers", "2"]
+    words = [
+        "learn",
+        folder,
+        "--action",
+        "action",
+        "--reward",
+        "reward",
+        "--workers",
+        "1",
+        "--trainers",
+        "2",
+        "--method",
+        "ponn-b",
+    ]
     words += [f"--ignore={one}" for one in ("person", "day", "heavy", "known")]
     words += [word for one in ("hidden=(4,)", "epochs=120", "patience=120") for word in ("--set", one)]
     command = [*PONN, *map(str, words), "--out"]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @log_options
-@click.option("--method", metavar="NAME", help="Default ponn-dr, on disk ponn-b; see `ponn compare --help`.")
+@click.option("--method", metavar="NAME", help="Default ponn-dr; see `ponn compare --help`.")
 @click.option("--out", type=click.Path(), default="policy.ponn", show_default=True, help="Where the policy goes.")
 @click.option("--report", type=click.Path(), help="Where a report goes: one HTML file that opens offline.")
 @click.option("--by", multiple=True, metavar="COL", help="Value each subgroup of a column by itself; repeat.")

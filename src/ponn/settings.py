@@ -272,7 +272,6 @@ METHODS: dict[str, Method] = {
     ),
 }
 DEFAULT_METHOD = "ponn-dr"
-STREAMED_METHOD = "ponn-b"  # the default for logs on disk: learns from all rows, not from a sample
 
 SERVED_ROWS, SERVED_BYTES = 1_000, 1 << 20  # a request to the server has at most so many
 STUDIO_UPLOAD = 500  # MB of a file that the studio takes

@@ -20,7 +20,7 @@ from ponn.models import LinearRewards, Model
 from ponn.policy import Policy
 from ponn.propensity import Propensities
 from ponn.relevance import Relevance
-from ponn.settings import METHODS, STREAMED_METHOD, Settings, check_seed, method_named, search_of, settings_of
+from ponn.settings import METHODS, Settings, check_seed, method_named, search_of, settings_of
 from ponn.shard_steps import Practice, fit_practice, fit_reward_models, shard_relevance
 from ponn.shard_training import training_problem
 from ponn.sharded import Batch, ShardedLog
@@ -42,13 +42,13 @@ def learn_sharded(
 ) -> Policy:
     """Learn a policy from a log on disk, as `learn` does in memory.
 
-    The default method is one that sees all rows: networks are trained on all of them; their grid (tune=True) is tried
-    on the log's sample. Learners that need all rows at once (forests, LR-L1, MLP-L1, PONN-DR) are fitted on the sample.
+    Networks are trained on all rows; their grid (tune=True) is tried on the log's sample. Learners that need all their
+    rows at once (forests, LR-L1, MLP-L1, PONN-DR, the default) are fitted on the sample, which the policy says.
     trainers: processes that train a network together; default this one.
     """
     started = time.perf_counter()
     check_seed(seed)
-    name, row = method_named(method or STREAMED_METHOD)
+    name, row = method_named(method)
     if trainers is not None and row.learner != NETWORK:
         raise PonnError(
             f"--trainers: {name} is learned from a sample of the rows by one process. Methods whose network several "

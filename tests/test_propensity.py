@@ -5,13 +5,22 @@ import warnings
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 import ponn
 from ponn.encode import Encoding
-from ponn.propensity import Propensities, calibration_error, fit_converges, fold_numbers, overlap, propensities
+from ponn.propensity import (
+    Propensities,
+    calibration_error,
+    chance_of_so_few,
+    fit_converges,
+    fold_numbers,
+    overlap,
+    propensities,
+)
 from ponn.settings import Settings
 from ponn.synthetic import synthetic
 
@@ -224,6 +233,33 @@ def test_what_is_almost_never_done_to_whom_is_said_in_a_sentence():
     sentences = overlap(log, encoding, propensities(log, encoding)).sentences
     assert len(sentences) == 1
     assert sentences[0].startswith("Action 'CAF' is almost never taken where age is under 40")
+
+
+def uniform_log(rng, n=3_000, k=30, levels=12):
+    columns = {"where": rng.integers(0, levels, n).astype(str), "arm": rng.integers(0, k, n)}
+    columns |= {"won": rng.integers(0, 2, n), "p": np.full(n, 1 / k)}
+    return ponn.read_log(pa.table(columns), action="arm", reward="won", propensity="p")
+
+
+def test_what_chance_leaves_out_of_small_cells_is_not_told():
+    """30 actions, all alike in 12 kinds of case of 250 rows: 8.3 are expected in each, and some have 2 or less."""
+    rng = np.random.default_rng(0)
+    seen = []
+    for _ in range(40):
+        log = uniform_log(rng)
+        encoding = Encoding.fit(log)
+        seen += overlap(log, encoding, propensities(log, encoding)).sentences
+    assert not seen  # one in a hundred logs may have a sentence; without the rule most logs have several
+
+
+@pytest.mark.parametrize(
+    ("seen", "rows", "share"), [(0, 50, 0.1), (1, 225, 0.03), (3, 40, 0.3), (0, 9, 1.0), (5, 9, 0.2)]
+)
+def test_the_bound_on_so_few_holds_and_is_not_far_off(seen, rows, share):
+    exact = stats.binom.cdf(seen, rows, share)
+    bound = chance_of_so_few(seen, rows, share)
+    assert exact <= bound + 1e-15
+    assert bound <= min(1, 10 * exact)
 
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):

@@ -6,6 +6,7 @@ P        p_hat_0(a | X_j) of every action                                    [n,
 m        truncation: weights are min(1/p, m)
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -289,6 +290,7 @@ SUPPORT_FLOOR = 0.01  # a row with an action less probable than this cannot tell
 CALIBRATION_BINS = 10
 ALMOST_NEVER = 0.01  # an action taken in less than this share of a kind of case is almost never taken there
 KIND_SHARE, KIND_ROWS = 0.02, 50  # a kind of case worth a sentence has this share of the rows, and this many
+CHANCE = 0.01  # of one sentence or more on a log in which an action is taken equally often in every kind of case
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,17 +382,24 @@ def hardly_ever(log: Log, encoding: Encoding) -> Iterator[str]:
     """Sentences such as: Action 'CAF' is almost never taken where age is under 40."""
     levels = encoding.levels(log)
     k = len(log.actions)
+    chance = CHANCE / (k * sum(one.b for one in encoding.features) or 1)
     for i, feature in enumerate(encoding.features):
         N = np.bincount(levels[:, i] + feature.b * log.A.astype(np.intp), minlength=k * feature.b).reshape(k, feature.b)
         cases = N.sum(axis=0)
         for a in range(k):
             if log.eligible is not None:
                 cases = np.bincount(levels[log.eligible[:, a], i], minlength=feature.b)
-            yield from runs_of_rare_levels(log, feature, N[a], cases, log.actions[a])
+            yield from runs_of_rare_levels(log, feature, N[a], cases, log.actions[a], chance)
 
 
-def runs_of_rare_levels(log: Log, feature: Feature, taken: np.ndarray, N: np.ndarray, action: Any) -> Iterator[str]:
-    """Neighbouring levels in which the action is almost never taken, though it is taken elsewhere."""
+def runs_of_rare_levels(
+    log: Log, feature: Feature, taken: np.ndarray, N: np.ndarray, action: Any, chance: float
+) -> Iterator[str]:
+    """Neighbouring levels in which the action is almost never taken, though it is taken elsewhere.
+
+    chance: how improbable so few must be if the action were taken as often there as in all rows.
+    """
+    share = taken.sum() / max(N.sum(), 1)
     rare = taken < ALMOST_NEVER * N
     rare |= N == 0
     ordered = 0 if isinstance(feature, CategoryFeature) else feature.bins  # missing stands by itself
@@ -399,10 +408,23 @@ def runs_of_rare_levels(log: Log, feature: Feature, taken: np.ndarray, N: np.nda
         rows, seen = int(N[start:stop].sum()), int(taken[start:stop].sum())
         if rows < max(KIND_ROWS, KIND_SHARE * len(log)) or seen >= ALMOST_NEVER * rows:
             continue
-        if taken.sum() / len(log) < 3 * ALMOST_NEVER:  # rare everywhere: told with the action's own count
+        if share < 3 * ALMOST_NEVER:  # rare everywhere: told with the action's own count
+            continue
+        if chance_of_so_few(seen, rows, share) > chance:
             continue
         where = f"{feature.name} is {feature.span(start, stop)}"
         yield f"Action {action!r} is almost never taken where {where}: in {seen} of {rows} {of_these}."
+
+
+def chance_of_so_few(seen: int, rows: int, share: float) -> float:
+    """A bound on the probability of so few in so many rows, if each has the action with this probability (Chernoff)."""
+    p = seen / rows
+    if p >= share:
+        return 1.0
+    if share == 1:
+        return 0.0
+    divergence = (p * math.log(p / share) if p else 0.0) + (1 - p) * math.log((1 - p) / (1 - share))
+    return math.exp(-rows * divergence)
 
 
 def runs(marks: np.ndarray, ordered: int) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ READY := .venv/.ready
 CLUSTERS := .venv/.clusters
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format paper peers bench pictures browser java clean
+.PHONY: help demo test lint check format paper peers bench pictures browser java clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -25,14 +25,13 @@ $(CLUSTERS): $(READY)
 demo: $(READY)  ## simulate a clinic, look at its log, learn a policy, value it, recommend
 	$(BIN)/ponn demo demo
 
-test: $(CLUSTERS) browser java  ## run all tests
+test: lint $(CLUSTERS) browser java  ## the whole gate: format, lint, types, tests (docs are executed by the tests)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 
-check: $(CLUSTERS) browser java  ## the whole gate: format, lint, types, tests (docs are executed by the tests)
+lint: $(READY)  ## the quick part of the gate: format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 
 # Debian's Chromium for the tests of the pages, where it can be had without asking for rights; else they use a browser
 # that is there, or are skipped and say so.
@@ -48,6 +47,8 @@ java:
 	    timeout 60 apt-get update -qq && \
 	    timeout 240 apt-get install -y -qq --no-install-recommends default-jre-headless >/dev/null; } || \
 	    echo "No Java, and none could be installed: the tests on Spark will be skipped." >&2
+
+check: test  ## the same as test
 
 format: $(READY)  ## format the code and apply safe fixes
 	$(BIN)/ruff format .

@@ -129,7 +129,10 @@ def told_of(own: Lines, lines: Lines) -> dict[str, Any]:
 
 
 def summary(lines: Iterable[Line], absent: Mapping[str, str]) -> dict[str, Any]:
-    """Per world and method: means, intervals, paired gains, cost; and what follows from them."""
+    """Per world and method: means, intervals, paired gains, cost; and what follows from them.
+
+    absent: environments that are not there now, and why; told where no result of theirs is there either.
+    """
     sorted_lines: dict[str, dict[str, dict[int, Line]]] = {}
     for line in lines:
         sorted_lines.setdefault(line["world"], {}).setdefault(line["method"], {})[line["seed"]] = line
@@ -141,7 +144,9 @@ def summary(lines: Iterable[Line], absent: Mapping[str, str]) -> dict[str, Any]:
         best = spread([100 * line["best_value"] for line in own.values() if "best_value" in line])
         if methods:
             worlds[world] = {"methods": methods, "best possible": best, **verdicts(methods)}
-    return {"worlds": worlds, "absent": dict(absent), "bars": bars(worlds)}
+    compared = {METHODS[name].home for one in worlds.values() for name in one["methods"] if name in METHODS}
+    missing = {home: why for home, why in absent.items() if home not in compared}
+    return {"worlds": worlds, "absent": missing, "bars": bars(worlds)}
 
 
 def verdicts(methods: Mapping[str, Any]) -> dict[str, Any]:

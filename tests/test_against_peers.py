@@ -397,6 +397,13 @@ def test_page_shows_failures_gaps_and_absent_peers():
     assert "**Not finished**" in page
 
 
+def test_a_peer_with_results_is_compared_whether_its_environment_is_there_now_or_not():
+    lines = [*world_lines(WORLD, 0.8, 0.7, 2), line("obp NNPolicyLearner ipw", 0, 0.5)]
+    page = leaderboard.page(leaderboard.summary(lines, {"obp": "not set up", "vw": "not set up"}))
+    assert "**NOT COMPARED**: vw" in page
+    assert "**NOT COMPARED**: obp" not in page
+
+
 def told_cells(lines: list[dict]) -> dict[str, tuple[str, bool]]:
     """By what a cell of the picture says on hover: the number it shows, and whether it has a frame."""
     worlds = leaderboard.summary(lines, {})["worlds"]

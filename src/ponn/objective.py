@@ -134,18 +134,6 @@ def variance(u: Tensor, n: float) -> Tensor:
     return ((u - mean).square().sum() + (n - len(u)) * mean**2) / max(n - 1, 1)
 
 
-def variance_penalty(u: Tensor, n: float) -> Tensor:
-    """POEM's sqrt(Var(u) / n), the standard error of the loss (Swaminathan and Joachims 2015)."""
-    smallest = torch.finfo(u.dtype).tiny  # the root has no slope at 0
-    return (variance(u, n) / n).clamp(min=smallest).sqrt()
-
-
-def poem(log_h: Tensor, rows: Outcomes, n: float, strength: float, M: float = np.inf) -> Tensor:
-    """mean(u) + lambda sqrt(Var(u) / n) with u_j = -R_j min(M, h(A_j | x_j) / p_j)."""
-    u = row_losses("ips", log_h, rows, M).u
-    return mean_loss(u, n) + strength * variance_penalty(u, n)
-
-
 class Majorant(NamedTuple):
     """(1/n) sum_j (alpha u_j + beta u_j^2) + constant bounds Loss + strength sqrt(Var / n) from above.
 

@@ -116,11 +116,6 @@ class Relevance:
         s = settings
         return replace(self, select=s.select, fdr=s.fdr, even=s.even, lambda1=s.lambda1, lambda2=s.lambda2)
 
-    @property
-    def lone_levels(self) -> int:
-        """Levels with a single row: their variance is unknown and counts as 0."""
-        return int((self.levels.N[:-1] == 1).sum())
-
     def bound(
         self, delta: float = 0.05, *, form: Form = "corrected", M: float | None = None, L: float | None = None
     ) -> "RelevanceBound":

@@ -29,7 +29,6 @@ from ponn.errors import PonnError, listing, one_line
 from ponn.inference import actions_at, draw_actions
 from ponn.log import Log, in_units
 from ponn.models import Heads, Model, build_model, greedy
-from ponn.propensity import SUPPORT_FLOOR
 from ponn.reasons import (
     EXPECTED_REWARD,
     NOBODY,
@@ -56,6 +55,7 @@ ON_REQUEST = ("expected_low", "expected_high")  # columns that `recommend` adds 
 ANSWERS = ("actions", "encoding", "model", "companions", "selected", "usual", "eligibility")  # parts that decide them
 JSON_NAME, WEIGHTS_NAME = "policy.json", "weights.safetensors"
 LARGEST = 1 << 30  # bytes a part of a policy file may have unpacked
+SUPPORT_FLOOR = 0.01  # a row with an action less probable than this cannot tell how that action would do there
 SMALL_EFFECT = 0.05  # of the largest effect in a row: what moves less is not told where one network reads all sets
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from ponn.encode import CategoryFeature, Encoding, Feature
 from ponn.errors import PonnError
 from ponn.log import Log
+from ponn.policy import SUPPORT_FLOOR
 from ponn.settings import Settings
 
 # Newton's method is exact after a few steps (10,000 x 26 with 6 actions: 0.6 s against 3.1 s of L-BFGS at the same
@@ -286,7 +287,6 @@ def fold_numbers(log: Log, folds: int, seed: int) -> np.ndarray:
 # Overlap and calibration diagnostics ---------------------------------------------------------------------
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-SUPPORT_FLOOR = 0.01  # a row with an action less probable than this cannot tell how that action would do there
 CALIBRATION_BINS = 10
 ALMOST_NEVER = 0.01  # an action taken in less than this share of a kind of case is almost never taken there
 KIND_SHARE, KIND_ROWS = 0.02, 50  # a kind of case worth a sentence has this share of the rows, and this many

@@ -17,8 +17,9 @@ from ponn.estimators import terms, valuation
 from ponn.intervals import Estimate, estimate_json, estimated, normal_interval
 from ponn.intervals import overlap as weight_overlap
 from ponn.log import Draft, Log, draft_log, read_log
+from ponn.policy import SUPPORT_FLOOR
 from ponn.profile import CATEGORY, Profile, kind_of, texts
-from ponn.propensity import QUANTILES, SUPPORT_FLOOR, Overlap, overlap, propensities
+from ponn.propensity import QUANTILES, Overlap, overlap, propensities
 from ponn.roles import HANDFUL, is_number
 from ponn.shards import scramble
 

@@ -12,8 +12,8 @@ from ponn.drawing import in_percent, safe, shortened
 from ponn.findings import Findings, Reported
 from ponn.intervals import percent
 from ponn.markup import columns_of, cut_told, figure, figures, folded, name, some, table
-from ponn.policy import Policy
-from ponn.propensity import SUPPORT_FLOOR, Overlap
+from ponn.policy import SUPPORT_FLOOR, Policy
+from ponn.propensity import Overlap
 from ponn.report_worth import no_values, small_is_good
 
 NAMED = 12  # actions in a table that is open; more are folded

@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 from dataclasses import replace
 from functools import partial
 
@@ -12,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from logs_on_disk import names, table, write
+from resumed_runs import assert_same, check_that_a_killed_driver_goes_on
 
 import ponn
-from commands import PONN
 from ponn import anysize
 from ponn.engine import Here, Local, Passes
 from ponn.errors import PonnError
@@ -27,7 +27,6 @@ from ponn.shard_evaluation import compare_sharded
 from ponn.shard_scoring import recommend_directory
 from ponn.shard_steps import fit_practice, shard_relevance
 from ponn.sharded import read_sharded
-from test_sharded import names, table, write
 
 QUICK = {"hidden": (4,), "epochs": 3}
 
@@ -62,19 +61,6 @@ def outcome(folder, tmp_path_factory):
     """What one process finds."""
     os.environ["PONN_RUNS"] = str(tmp_path_factory.mktemp("runs"))
     return anysize.learn_with_holdout(opened(folder), "ponn-b", engine=Here(), **QUICK)
-
-
-def assert_same(one, other, places: float) -> None:
-    """Equal policies and values."""
-    for name, array in one.policy.model.arrays.items():
-        np.testing.assert_allclose(other.policy.model.arrays[name], array, atol=places)
-    estimates = {**one.value, "over_best_fixed": one.over_best_fixed}
-    others = {**other.value, "over_best_fixed": other.over_best_fixed}
-    for name, estimate in estimates.items():
-        for part in ("value", "low", "high", "ess"):
-            assert getattr(others[name], part) == pytest.approx(getattr(estimate, part), rel=max(places, 1e-12))
-    assert other.verdict.kind == one.verdict.kind
-    assert np.array_equal(one.policy.selected, other.policy.selected)
 
 
 # The same answers ----------------------------------------------------------------------------------------
@@ -338,42 +324,6 @@ def test_a_killed_worker_changes_nothing(folder, outcome, local):
     found = anysize.learn_with_holdout(opened(folder, local), "ponn-b", engine=engine, **QUICK)
     assert not engine.steps
     assert_same(outcome, found, 0.0)
-
-
-def begun(*words):
-    return subprocess.Popen([*PONN, *map(str, words)], stderr=subprocess.PIPE, text=True)
-
-
-def check_that_a_killed_driver_goes_on(folder, tmp_path, *engine):
-    """Kill the command in the middle, start it again: what was done is not done again, and the policy is the same."""
-    roles = (
-        "--action",
-        "action",
-        "--reward",
-        "reward",
-        *(f"--ignore={one}" for one in ("person", "day", "heavy", "known")),
-    )
-    command = ("learn", folder, *roles, *engine, "--method", "ponn-b", "--set", "hidden=(4,)", "--set", "epochs=3")
-    killed = begun(*command, "--out", tmp_path / "one.ponn")
-    for line in killed.stderr:
-        if line.startswith("reward models"):
-            break
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    killed.stderr.close()
-    kept = list((tmp_path / "runs").rglob("*.part"))
-    assert any("Step-A" in str(one) for one in kept)
-    again = begun(*command, "--out", tmp_path / "one.ponn")
-    told = again.communicate()[1]
-    assert again.returncode == 0, told
-    assert f"Step A ({pq.read_table(folder).num_rows:,} rows were done before)" in told
-    undisturbed = begun(*command, "--out", tmp_path / "two.ponn")
-    assert undisturbed.wait() == 0
-    undisturbed.stderr.close()
-    one, two = (ponn.load(tmp_path / name) for name in ("one.ponn", "two.ponn"))
-    assert one.digest == two.digest
-    assert one.evaluation == two.evaluation
-    assert not list((tmp_path / "runs").rglob("*.part"))  # a complete run leaves nothing
 
 
 def test_the_default_method_on_disk_is_that_in_memory(folder, monkeypatch):

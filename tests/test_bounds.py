@@ -5,11 +5,11 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
+import oracles
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracles
 from ponn.bounds import (
     MEANINGS,
     hoeffding_width,

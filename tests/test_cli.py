@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-
 from commands import run
+
 from ponn.cli import ponn
 
 

@@ -15,8 +15,12 @@ from functools import partial
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
 from faults import Deadly, Killing
+from logs_on_disk import names, table, write
+from resumed_runs import assert_same, check_that_a_killed_driver_goes_on
+from traced_work import SHARDS, Mistaken, Squares, calls, xs
+from training_problems import TWELVE_EPOCHS, same_bits, streamed
+
 from ponn import anysize
 from ponn.clusters import OnRay, OnSpark
 from ponn.encode import Encoding
@@ -28,10 +32,6 @@ from ponn.shard_scoring import recommend_directory
 from ponn.shard_steps import Practice, fit_practice, shard_relevance
 from ponn.sharded import read_sharded
 from ponn.trainers import Folder, Trainers
-from test_anysize import assert_same, check_that_a_killed_driver_goes_on
-from test_engine import SHARDS, Mistaken, Squares, calls, xs
-from test_sharded import names, table, write
-from test_trainers import LONG, same, streamed
 
 MISSING = {
     "ray": "" if importlib.util.find_spec("ray") else "ray is not installed: pip install 'ponn[cluster]'",
@@ -134,11 +134,11 @@ class TestFaultsOnRay:
         disk = read_sharded(folder, Passes(Here()), shard_rows=400, **roles)
         there = Folder(tmp_path / "there")
         deadly = partial(Deadly, state=str(there.state.path), trace=str(tmp_path / "trace"))
-        found = Trainers(2, ray, there)(*streamed(disk, LONG, deadly))
+        found = Trainers(2, ray, there)(*streamed(disk, TWELVE_EPOCHS, deadly))
         assert (tmp_path / "trace").exists()
-        assert same(found, Trainers(2, Here(), Folder(tmp_path / "here"))(*streamed(disk, LONG)))
+        assert same_bits(found, Trainers(2, Here(), Folder(tmp_path / "here"))(*streamed(disk, TWELVE_EPOCHS)))
         with pytest.raises(PonnError, match="99 processes were asked for"):
-            Trainers(99, ray, there)(*streamed(disk, LONG))
+            Trainers(99, ray, there)(*streamed(disk, TWELVE_EPOCHS))
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -202,7 +202,7 @@ from ponn import anysize
 from ponn.clusters import OnSpark
 from ponn.engine import Passes
 from ponn.sharded import read_sharded
-from test_sharded import names
+
 session = SparkSession.builder.remote("local[2]").getOrCreate()
 frame = session.read.parquet(sys.argv[1]).coalesce(1)
 assert type(frame).__module__.startswith("pyspark.sql.connect")

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from served import as_json, cases, made_policy, served
 
 from ponn import decisions
 from ponn.advice import Mode
 from ponn.decisions import DecisionLog, convert_decisions, find_decision, line, policy_line, worker_files
 from ponn.errors import PonnError
 from ponn.log import read_log
-from served import as_json, cases, made_policy, served
 from test_serve import ask, good_row, started
 
 

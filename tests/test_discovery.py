@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tallies import tally_levels
 
 import ponn
 from ponn.discovery import (
@@ -26,7 +27,6 @@ from ponn.relevance import LOSSES, relevance
 from ponn.settings import Settings
 from ponn.synthetic import synthetic
 from ponn.tally import LevelTally, Taken
-from tallies import tally_levels
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.sampled_from([0.05, 0.1, 0.3]))

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from logs_on_disk import write
 
 import ponn
 from ponn import anysize
@@ -24,7 +25,6 @@ from ponn.shard_training import training_problem
 from ponn.sharded import ShardedLog, read_sharded
 from ponn.team import Team
 from test_eligibility import LABELS, RULES, cases, cells
-from test_sharded import write
 
 ROLES = {"action": "drug", "reward": "well"}
 QUICK = {"method": "ponn-b", "hidden": (6,), "epochs": 8, "patience": 8, "batch": 64, "learning_rate": 0.02}

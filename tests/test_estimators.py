@@ -3,12 +3,12 @@
 import math
 from functools import cache
 
+import estimator_oracles as oracles
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import estimator_oracles as oracles
 from ponn.errors import PonnError
 from ponn.estimators import (
     ESTIMATORS,

@@ -5,15 +5,15 @@ import math
 import subprocess
 from pathlib import Path
 
+import estimator_oracles as oracles
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from commands import PONN
 from scipy.stats import t as student
 
-import estimator_oracles as oracles
 import ponn
-from commands import PONN
 from ponn.commands_learn import print_outcome
 from ponn.evaluation import compare_policies, evaluate, nuisances, read_same_log
 from ponn.files import write_table

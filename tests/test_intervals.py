@@ -3,12 +3,12 @@
 import math
 from dataclasses import replace
 
+import estimator_oracles as oracles
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import estimator_oracles as oracles
 from ponn.bounds import truncation_bias
 from ponn.errors import PonnError
 from ponn.estimators import Moves, Valuation, logged_value, standard_error, terms, valuation

@@ -3,12 +3,12 @@
 from math import exp, log, sqrt
 
 import numpy as np
+import oracles
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import oracles
 from ponn.inference import Architecture
 from ponn.network import PolicyNetwork
 from ponn.objective import (

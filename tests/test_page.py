@@ -5,10 +5,10 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-
-import ponn
 from browsing import assert_readable, opened_page, running, tab_to
 from commands import PONN
+
+import ponn
 
 HOSTILE = "<img src=x onerror=alert(1)>"  # as an action, a level, a column
 WORTH = {"value": 0.7, "low": 0.6, "high": 0.8, "n": 360, "trusted": True, "warnings": []}

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-
 from commands import PONN
+
 from ponn import simulate
 from ponn.errors import PonnError
 from ponn.files import write_table

@@ -3,19 +3,19 @@
 import itertools
 
 import numpy as np
+import oracles
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tallies import tally_levels
 
-import oracles
 import ponn
 from ponn.encode import Encoding
 from ponn.propensity import propensities
 from ponn.relevance import Loss, correlations, relevance, threshold_of_bins, threshold_of_levels
 from ponn.settings import Settings
 from ponn.tally import Taken, Tally, tally_log
-from tallies import tally_levels
 
 
 def make_log(X: dict[str, object], A: list[int], R: list[float], p: list[float], **options: object) -> ponn.Log:

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from logs_on_disk import names, table, write
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 import ponn
@@ -11,7 +12,6 @@ from ponn.engine import Here, Passes
 from ponn.errors import PonnError
 from ponn.shard_scoring import recommend_directory
 from ponn.shards import directory_digest, find_pieces
-from test_sharded import names, table, write
 
 
 @pytest.fixture

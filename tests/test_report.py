@@ -12,10 +12,10 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
+from commands import run
 from pyarrow.csv import write_csv
 
 import ponn
-from commands import run
 from ponn.charts import LINES, in_figures
 from ponn.commands_policy import how_it_learned
 from ponn.confounding import what_overturns

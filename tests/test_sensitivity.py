@@ -5,12 +5,12 @@ import math
 from dataclasses import replace
 from itertools import product
 
+import estimator_oracles as oracles
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import estimator_oracles as oracles
 import ponn
 from ponn.confounding import doubted, hidden_confounding, what_overturns
 from ponn.errors import PonnError

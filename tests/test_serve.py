@@ -22,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
-
 from commands import PONN
+from served import as_json, cases, made_policy, served
+
 from ponn import serve as server
 from ponn.advice import Adviser, Ask, AskError, Mode, drawn
 from ponn.decisions import convert_decisions
@@ -34,7 +35,6 @@ from ponn.policy import JSON_NAME, WEIGHTS_NAME
 from ponn.reasons import usual_values
 from ponn.rows import RowError, RowReader
 from ponn.service import MOST_TURNS, Together
-from served import as_json, cases, made_policy, served
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 

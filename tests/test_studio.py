@@ -7,9 +7,9 @@ import time
 
 import httpx
 import pytest
+from browsing import assert_readable, opened_page, running, tab_to
 
 import ponn
-from browsing import assert_readable, opened_page, running, tab_to
 from ponn import simulate
 from ponn.files import write_table
 from ponn.project import DONE, Job, Order, Project, Reading

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
+from tallies import tally_levels
 
 import ponn
 from ponn import tally
 from ponn.encode import CategoryFeature, Encoding, NumberFeature, is_divisible
 from ponn.profile import without_infinite
 from ponn.tally import GRAM_ROWS, GramTally, Sums, Taken, Tally, add_levels, add_values, equal_bins, numpy_sums
-from tallies import tally_levels
 
 needs_compiled = pytest.mark.skipif(not tally.COMPILED, reason="the package was built without a C compiler")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from training_problems import QUICK, candidate, problem, separable
 
 from ponn.errors import PonnError
 from ponn.inference import scores
@@ -26,25 +27,6 @@ from ponn.train import (
     train,
 )
 from ponn.world import softmax
-
-QUICK = Settings(hidden=(8,), learning_rate=0.02, epochs=30, watched=50)
-
-
-def separable(n=300, k=3, D=4, seed=0):
-    """A world in which the best action is the largest of the first k columns; uniform logging, rewards 0 or 1."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, D)).astype(np.float32)
-    A = rng.integers(0, k, n)
-    R = (X[:, :k].argmax(axis=1) == A).astype(float)
-    return Rows(X, A, R, np.full(n, float(k)), n)
-
-
-def problem(n=300, seed=0):
-    return Problem(separable(n, seed=seed), separable(n, seed=seed + 1), 3)
-
-
-def candidate(settings=QUICK, seed=0, masks=None):
-    return Candidate(np.ones((3, 4), bool) if masks is None else masks, settings, seed)
 
 
 def greedy_accuracy(trained, rows):

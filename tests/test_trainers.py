@@ -11,26 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import distributed
-
-import ponn
 from commands import PONN
 from faults import Deadly
+from logs_on_disk import names, table, write
+from torch import distributed
+from training_problems import TWELVE_EPOCHS, candidate, problem, same_bits, streamed
+
+import ponn
 from ponn import anysize
 from ponn.checkpoint import Checkpoint
-from ponn.encode import Encoding
 from ponn.engine import Here, Passes
 from ponn.errors import PonnError
-from ponn.shard_steps import ContributingRows, Practice
-from ponn.shard_training import Position, RowStream, ShardStream, interleaved, joined
+from ponn.shard_training import Position, RowStream, interleaved
 from ponn.sharded import read_sharded
 from ponn.team import Team
-from ponn.train import Batches, Candidate, Problem, tensors, train
+from ponn.train import Batches, tensors, train
 from ponn.trainers import Folder, Trainers, join_team
-from test_sharded import names, table, write
-from test_train import QUICK, candidate, problem
-
-LONG = replace(QUICK, epochs=12, patience=12)
 
 
 @pytest.fixture(scope="module")
@@ -38,22 +34,6 @@ def disk(tmp_path_factory):
     path = write(tmp_path_factory.mktemp("log") / "log", table(4_000), 4)
     roles = names(propensity="known", ignore=["person", "day", "heavy"])
     return read_sharded(path, Passes(Here()), shard_rows=400, **roles)
-
-
-def streamed(disk, settings, around=lambda work: work) -> tuple[Problem, Candidate]:
-    """Step C from a stream."""
-    encoding = Encoding.fit(disk.sample.log)
-    work = ContributingRows(disk.reader, encoding, Practice(None, np.inf, 0), True, False, 1.0)
-    rows = joined([work(shard) for shard in disk.shards[:3]], 1_200)
-    stream = ShardStream(disk.shards, around(work), 400, 5)
-    D, k = rows.X.shape[1], len(disk.actions)
-    return Problem(rows, rows, k, stream), Candidate(np.ones((k, D), bool), replace(settings, batch=64))
-
-
-def same(one, other) -> bool:
-    """The same bits, and the same way to them."""
-    equal = [np.array_equal(one.weights[name], other.weights[name]) for name in one.weights]
-    return all(equal) and one.history == other.history and one.best_epoch == other.best_epoch
 
 
 class StopError(Exception):
@@ -70,40 +50,40 @@ def stop_at(epoch, *_, after):
 
 @pytest.mark.parametrize("kind", ["memory", "stream"])
 def test_training_that_was_stopped_goes_on_with_the_same_bits(kind, disk, tmp_path):
-    data, option = (problem(), candidate(LONG)) if kind == "memory" else streamed(disk, LONG)
+    data, option = (problem(), candidate(TWELVE_EPOCHS)) if kind == "memory" else streamed(disk, TWELVE_EPOCHS)
     undisturbed = train(data, option)
     kept = replace(data, kept=Checkpoint(tmp_path / "state.part"))
     for after in (3, 8):
         with pytest.raises(StopError):
             train(kept, option, progress=partial(stop_at, after=after))
     heard = []
-    assert same(train(kept, option, progress=lambda epoch, _: heard.append(epoch)), undisturbed)
+    assert same_bits(train(kept, option, progress=lambda epoch, _: heard.append(epoch)), undisturbed)
     assert heard == [9, 10, 11, 12]
 
 
 def test_a_smaller_step_after_a_divergence_is_kept_too(tmp_path):
-    option = candidate(replace(LONG, learning_rate=1_000.0))
+    option = candidate(replace(TWELVE_EPOCHS, learning_rate=1_000.0))
     undisturbed = train(problem(), option)
     kept = replace(problem(), kept=Checkpoint(tmp_path / "state.part"))
     with pytest.raises(StopError):
         train(kept, option, progress=partial(stop_at, after=10))
     assert Checkpoint(tmp_path / "state.part").read().attempt == undisturbed.retries > 0
-    assert same(train(kept, option), undisturbed)
+    assert same_bits(train(kept, option), undisturbed)
 
 
 def test_a_damaged_state_is_not_trusted(tmp_path):
     kept = replace(problem(), kept=Checkpoint(tmp_path / "state.part"))
-    first = train(kept, candidate(LONG))
+    first = train(kept, candidate(TWELVE_EPOCHS))
     content = bytearray((tmp_path / "state.part").read_bytes())
     content[-1] ^= 1
     (tmp_path / "state.part").write_bytes(content)
     heard = []
-    assert same(train(kept, candidate(LONG), progress=lambda epoch, _: heard.append(epoch)), first)
+    assert same_bits(train(kept, candidate(TWELVE_EPOCHS), progress=lambda epoch, _: heard.append(epoch)), first)
     assert heard[0] == 1
 
 
 def test_every_place_of_a_stream_is_found_again(disk):
-    _, stream = streamed(disk, LONG)[0], streamed(disk, LONG)[0].stream
+    _, stream = streamed(disk, TWELVE_EPOCHS)[0], streamed(disk, TWELVE_EPOCHS)[0].stream
     parts = partial(interleaved, stream.shards, stream.work, 5, Team())
     whole = RowStream(parts, 130)
     taken = [(whole.take(), whole.position) for _ in range(40)]
@@ -138,7 +118,7 @@ def test_a_team_reads_every_shard_once_per_pass(disk):
 
 def test_a_team_larger_than_the_number_of_shards_has_rows_for_everyone(disk):
     """In a thread that is left behind, as a process without rows would look for some for ever."""
-    stream = streamed(disk, LONG)[0].stream
+    stream = streamed(disk, TWELVE_EPOCHS)[0].stream
     found = []
     for rank in range(3):
         parts = interleaved(disk.shards[:1], stream.work, 0, Team(rank, 3), Position())
@@ -152,7 +132,7 @@ def test_a_team_larger_than_the_number_of_shards_has_rows_for_everyone(disk):
 
 
 def test_two_processes_train_the_network_that_one_would(tmp_path):
-    data, option = problem(600), candidate(LONG)
+    data, option = problem(600), candidate(TWELVE_EPOCHS)
     heard = []
     both = Trainers(2, Here(), Folder(tmp_path))(data, option, progress=lambda epoch, _: heard.append(epoch))
     alone = train(data, option)
@@ -168,14 +148,14 @@ def test_a_killed_process_changes_nothing(disk, tmp_path):
         deadly = partial(Deadly, state=str(folder.state.path), trace=str(tmp_path / f"trace-{1 - number}"))
         if number == 0:
             Path(tmp_path / "trace-1").touch()  # nobody is killed
-        data, option = streamed(disk, LONG, deadly)
+        data, option = streamed(disk, TWELVE_EPOCHS, deadly)
         found.append(Trainers(2, Here(), folder)(data, option))
     assert (tmp_path / "trace-0").exists()
-    assert same(*found)
+    assert same_bits(*found)
 
 
 def test_a_damaged_shard_is_named_by_the_process_that_met_it(disk, tmp_path):
-    data, option = streamed(disk, LONG)
+    data, option = streamed(disk, TWELVE_EPOCHS)
     piece = replace(disk.shards[0].pieces[0], file=str(tmp_path / "gone.parquet"))
     shards = (replace(disk.shards[0], pieces=(piece,)), *disk.shards[1:])
     broken = replace(data, stream=replace(data.stream, shards=shards))
@@ -184,7 +164,7 @@ def test_a_damaged_shard_is_named_by_the_process_that_met_it(disk, tmp_path):
 
 
 def test_too_many_processes_are_refused():
-    data = tensors(problem().train, LONG)
+    data = tensors(problem().train, TWELVE_EPOCHS)
     with pytest.raises(PonnError, match="2 processes cannot share"):
         Batches(data, 1, torch.Generator(), Team(1, 2))
     with pytest.raises(PonnError, match="only on a log on disk"):

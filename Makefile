@@ -10,7 +10,7 @@ CLUSTERS := .venv/.clusters
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
-$(READY): pyproject.toml constraints.txt src/ponn/cells.c
+$(READY): pyproject.toml constraints.txt src/ponn/steps/cells.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	    --constraint constraints.txt --editable ".[learn,serve,dev]"
@@ -84,4 +84,4 @@ pictures: $(READY) browser  ## make the pictures of the guide again, by the tool
 	$(BIN)/python docs/pictures.py
 
 clean:  ## remove what the other targets made
-	rm -rf .venv .venv-peers demo build dist src/ponn/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers demo build dist src/ponn/steps/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

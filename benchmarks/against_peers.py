@@ -37,12 +37,12 @@ from peer_runners import HOMES, Runners
 from peer_space import BEST_FIXED, METHODS, OURS, STANDING, Trial
 from peer_worlds import PARAMETRIC, REAL, SIMULATED, SMALL, make_world
 from peers.trials import TRIAL_SECONDS
-from ponn.encode import Encoding
-from ponn.forests import direct_forest
-from ponn.propensity import propensities
-from ponn.scores import doubly_robust_scores
+from ponn.learning.dr.scores import doubly_robust_scores
+from ponn.learning.forests import direct_forest
+from ponn.log.encoding import Encoding
 from ponn.settings import settings_of
-from ponn.world import World
+from ponn.simulate.worlds import World
+from ponn.steps.propensity import propensities
 from record import HERE, RESULTS, now, write_record
 
 SEEDS, QUICK_SEEDS, QUICK_TRIALS = 10, 2, 2

@@ -17,7 +17,8 @@ import numpy as np
 
 from record import RESULTS, now, write_record
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the worlds and their simulator live beside the tests
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/steps"))  # the worlds and their simulator live there
 from test_bounds import LOSSES, WORLDS, bounds_of, simulated_logs, true_relevance
 
 SEED = 20_261_116

@@ -23,10 +23,7 @@ from typing import Any
 import numpy as np
 
 from peer_worlds import SIMULATED, make_world
-from ponn.encode import Encoding
-from ponn.models import greedy
-from ponn.relevance import Relevance, relevance
-from ponn.robust import (
+from ponn.learning.dr.robust import (
     NO_SELECTION,
     SCREENED,
     SCREENING,
@@ -41,9 +38,12 @@ from ponn.robust import (
     step_b_without,
     under,
 )
-from ponn.scores import doubly_robust_scores, gain
+from ponn.learning.dr.scores import doubly_robust_scores, gain
+from ponn.learning.dr.stacking import fit_kinds, logistic_losses, mixture
+from ponn.log.encoding import Encoding
+from ponn.policy.models import greedy
 from ponn.settings import Settings, settings_of
-from ponn.stacking import fit_kinds, logistic_losses, mixture
+from ponn.steps.relevance import Relevance, relevance
 from record import now, write_record
 
 FIRST_SEED, SEEDS = 1_000, 3

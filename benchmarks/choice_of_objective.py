@@ -29,10 +29,7 @@ import torch
 from torch import Tensor
 
 from peer_worlds import SIMULATED, make_world
-from ponn.encode import Encoding
-from ponn.heads import HeadNetwork, Loss, Losses, fit_heads, train_heads, value
-from ponn.models import greedy
-from ponn.robust import (
+from ponn.learning.dr.robust import (
     VALUE_EPOCHS,
     VALUE_STEP,
     Lesson,
@@ -45,9 +42,12 @@ from ponn.robust import (
     prepare_ground,
     taught_rewards,
 )
-from ponn.scores import doubly_robust_scores
+from ponn.learning.dr.scores import doubly_robust_scores
+from ponn.learning.dr.stacking import union
+from ponn.log.encoding import Encoding
+from ponn.policy.models import greedy
 from ponn.settings import settings_of
-from ponn.stacking import union
+from ponn.training.reward_network import HeadNetwork, Loss, Losses, fit_heads, train_heads, value
 from record import now, write_record
 
 FIRST_SEED, SEEDS = 1_000, 1

@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 from threadpoolctl import threadpool_limits
 
 from larger_than_memory import World
-from ponn.engine import Here, Passes, pack
-from ponn.inference import Architecture
-from ponn.models import Network
-from ponn.policy import Policy
+from ponn.engine.passes import Here, Passes, pack
+from ponn.evaluation.shard_evaluation import ValueSums
+from ponn.log.sharded import ShardedLog, Summarising, read_sharded
+from ponn.log.survey import Names, Surveying
+from ponn.policy.inference import Architecture
+from ponn.policy.models import Network
+from ponn.policy.policy import Policy
 from ponn.settings import Settings
-from ponn.shard_evaluation import ValueSums
-from ponn.shard_steps import ContributingRows, LoggingSums, Practice, RewardSums, TallySums
-from ponn.sharded import ShardedLog, Summarising, read_sharded
-from ponn.survey import Names, Surveying
+from ponn.steps.shard_steps import ContributingRows, LoggingSums, Practice, RewardSums, TallySums
 from record import RESULTS, now, write_record
 from relevance_rows_per_second import OnlyRead
 

@@ -18,14 +18,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import ponn
-from ponn.discovery import discoveries
-from ponn.encode import Encoding
-from ponn.pairs import pair_relevance
-from ponn.propensity import propensities
-from ponn.relevance import Relevance, relevance
+from ponn.log.encoding import Encoding
 from ponn.settings import LAMBDA1, RATES, Settings
-from ponn.synthetic import synthetic
-from ponn.world import World
+from ponn.simulate.synthetic import synthetic
+from ponn.simulate.worlds import World
+from ponn.steps.discovery import discoveries
+from ponn.steps.pairs import pair_relevance
+from ponn.steps.propensity import propensities
+from ponn.steps.relevance import Relevance, relevance
 from record import RESULTS, now, write_record
 
 LAMBDAS = {"l1": (0.2, 0.3, 0.5, 0.7, 1.0), "l2": (0.005, 0.01, 0.03, 0.06, 0.1, 0.2)}

@@ -22,10 +22,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import ponn
-from ponn.evaluation import FOLDS
-from ponn.propensity import fold_numbers, make_classifier
-from ponn.reward import fit_rewards
-from ponn.synthetic import Synthetic, fresh
+from ponn.evaluation.valuation import FOLDS
+from ponn.simulate.synthetic import Synthetic, fresh
+from ponn.steps.propensity import fold_numbers, make_classifier
+from ponn.steps.reward import fit_rewards
 from record import RESULTS, now, write_record
 
 ROWS, FEATURES, ACTIONS, LEARNED_FROM = 1_000_000, 10, 10, 5_000

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import ponn
-from ponn.synthetic import synthetic
+from ponn.simulate.synthetic import synthetic
 from record import RESULTS, now, write_record
 
 SIZES = (500, 2_000, 10_000)

@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ponn.encode import Encoding
-from ponn.evaluation import evaluate, nuisances
-from ponn.models import greedy
-from ponn.reward import fit_rewards
-from ponn.synthetic import Synthetic, fresh, mechanism, true_value
-from ponn.worth import worth
+from ponn.evaluation.valuation import evaluate, nuisances
+from ponn.evaluation.worth import worth
+from ponn.log.encoding import Encoding
+from ponn.policy.models import greedy
+from ponn.simulate.synthetic import Synthetic, fresh, mechanism, true_value
+from ponn.steps.reward import fit_rewards
 from record import RESULTS, commit, now, write_record
 
 SIZES = (500, 2_000, 10_000)
@@ -192,7 +192,7 @@ def mixing_share(errors: float, n: int) -> float:
 
 def practice_value(parameters: Synthetic) -> float:
     """The true value of current practice, integrated like a policy's."""
-    from ponn.synthetic import PIECE, draw_sample, row_generators
+    from ponn.simulate.synthetic import PIECE, draw_sample, row_generators
 
     found, rng = mechanism(parameters), row_generators(parameters, 1)[0]
     samples = (draw_sample(found, PIECE, rng) for _ in range(INTEGRATED // PIECE))

@@ -27,9 +27,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ponn.engine import Local, Passes
-from ponn.policy import load
-from ponn.shards import find_pieces, shards_of
+from ponn.engine.passes import Local, Passes
+from ponn.log.shards import find_pieces, shards_of
+from ponn.policy.policy import load
 from record import RESULTS, now, write_record
 from relevance_rows_per_second import OnlyRead, descendants
 

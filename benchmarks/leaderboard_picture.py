@@ -7,7 +7,7 @@ from typing import Any
 from leaderboard import FEWEST
 from peer_space import OURS, STANDING
 from peer_worlds import SIMULATED
-from ponn.drawing import INK, MARK, PALE, label, picture, shade, text_width, title
+from ponn.report.drawing import INK, MARK, PALE, label, picture, shade, text_width, title
 
 WIDTH, HEIGHT = 50, 24  # of a cell, in pixels
 GAP = 10  # pixels before the methods that need no learning

@@ -25,7 +25,7 @@ WORLD: dict[str, Any] = {"features": 20, "actions": 5}
 def measure(rows: int) -> dict[str, Any]:
     """Learn once, here."""
     import ponn
-    from ponn.synthetic import synthetic
+    from ponn.simulate.synthetic import synthetic
 
     sys.path.append(str(Path(__file__).parent / "peers"))
     from trials import peak, used

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 import ponn
-from ponn.charts import line_chart
-from ponn.encode import Encoding
-from ponn.learning import prepare
-from ponn.propensity import likeliest_penalty, propensities
-from ponn.relevance import relevance
+from ponn.learning.algorithm import prepare
+from ponn.log.encoding import Encoding
+from ponn.report.charts import line_chart
 from ponn.settings import METHODS, Settings, settings_of
+from ponn.steps.propensity import likeliest_penalty, propensities
+from ponn.steps.relevance import relevance
 from record import RESULTS, now, write_record
 
 RUNS = 25

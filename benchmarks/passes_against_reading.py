@@ -19,12 +19,12 @@ import numpy as np
 
 from cost_per_row import random_policy
 from larger_than_memory import ACTIONS, FEATURES, Part, World
-from ponn.anysize import engine_of
-from ponn.engine import Engine, Passes
+from ponn.engine.choice import engine_of
+from ponn.engine.passes import Engine, Passes
+from ponn.evaluation.shard_evaluation import compare_sharded
+from ponn.log.sharded import ShardedLog, read_sharded
 from ponn.settings import Settings
-from ponn.shard_evaluation import compare_sharded
-from ponn.shard_steps import Practice, TallySums, fit_practice
-from ponn.sharded import ShardedLog, read_sharded
+from ponn.steps.shard_steps import Practice, TallySums, fit_practice
 from record import RESULTS, now, write_record
 from relevance_rows_per_second import OnlyRead, write_log
 

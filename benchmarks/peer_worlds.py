@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import ponn
-from ponn.inference import draw_actions, softmax
-from ponn.simulate import design_of, halves, scaled
-from ponn.synthetic import synthetic
-from ponn.table import read_table
-from ponn.world import World, observe, split_rows
+from ponn.policy.inference import draw_actions, softmax
+from ponn.simulate.catalogue import design_of, halves, scaled
+from ponn.simulate.synthetic import synthetic
+from ponn.simulate.worlds import World, observe, split_rows
+from ponn.tables.table import read_table
 
 UCI = tuple(f"{name} {scaling}" for scaling in ("paper", "hard") for name in ("pendigits", "satimage", "optdigits"))
 SMALL, LARGE = 5_000, 10_000  # rows; the larger for 50 actions

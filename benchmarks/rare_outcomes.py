@@ -25,10 +25,10 @@ import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
 import ponn
-from ponn.estimators import Valuation, logged_value, standard_error
-from ponn.evaluation import Asked, nuisances, scored
-from ponn.intervals import UNSEEN, both_sides, by_group, surprise_of, t_quantile
-from ponn.log import Log
+from ponn.evaluation.estimators import Valuation, logged_value, standard_error
+from ponn.evaluation.intervals import UNSEEN, both_sides, by_group, surprise_of, t_quantile
+from ponn.evaluation.valuation import Asked, nuisances, scored
+from ponn.log.log import Log
 from record import now, write_record
 
 LEVEL = 0.95

@@ -118,7 +118,7 @@ def ours(path: str) -> tuple[int, int]:
 
 def measure(way: str, path: str) -> None:
     """Print seconds, peak memory over the start, and the sizes of the table and of what was made of it."""
-    import ponn.encode  # noqa: F401  start-up is no part of either time
+    import ponn.log.encoding  # noqa: F401  start-up is no part of either time
 
     run = {"baseline": baseline, "ponn": ours}[way]
     before = memory("VmRSS")

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ponn.encode import Encoding, NumberFeature
-from ponn.files import writing
-from ponn.inference import Architecture
-from ponn.models import Network
-from ponn.policy import Policy
+from ponn.log.encoding import Encoding, NumberFeature
+from ponn.policy.inference import Architecture
+from ponn.policy.models import Network
+from ponn.policy.policy import Policy
+from ponn.tables.files import writing
 from record import RESULTS, now, write_record
 
 SEED = 20_261_117
@@ -67,7 +67,7 @@ def write_rows(path: Path, rows: int) -> None:
 
 def measure(rows: str, out: str) -> None:
     """Print seconds, FLOP per second of large products before and after, and the peak memory."""
-    from ponn.scoring import cores, one_blas_thread, write_recommendations
+    from ponn.policy.batches import cores, one_blas_thread, write_recommendations
 
     policy = made_policy()
     with one_blas_thread():

@@ -25,14 +25,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from threadpoolctl import threadpool_limits
 
-from ponn.encode import Encoding, NumberFeature, bin_count
-from ponn.engine import Arrays, Local, map_shards
-from ponn.log import Columns
-from ponn.shard_steps import Practice, TallySums, unpacked_tally
-from ponn.sharded import Reader
-from ponn.shards import FileShard, find_pieces, shards_of
-from ponn.tally import BLOCK_ROWS as BATCH
-from ponn.tally import COMPILED, Taken, Tally, tally_batch
+from ponn.engine.passes import Arrays, Local, map_shards
+from ponn.log.encoding import Encoding, NumberFeature, bin_count
+from ponn.log.log import Columns
+from ponn.log.sharded import Reader
+from ponn.log.shards import FileShard, find_pieces, shards_of
+from ponn.steps.shard_steps import Practice, TallySums, unpacked_tally
+from ponn.steps.tally import BLOCK_ROWS as BATCH
+from ponn.steps.tally import COMPILED, Taken, Tally, tally_batch
 from record import RESULTS, now, write_record
 
 PROCESSES = 2

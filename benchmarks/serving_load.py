@@ -121,8 +121,8 @@ def serve_constant(size: int) -> None:
     from fastapi import FastAPI
     from starlette.routing import Route
 
-    from ponn.connections import Connection
-    from ponn.serve import bound_socket
+    from ponn.serving.connections import Connection
+    from ponn.serving.server import bound_socket
 
     content = b'"' + b"x" * (size - 2) + b'"'
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % size)]
@@ -238,7 +238,7 @@ def example(policy: Path) -> tuple[str, int]:
     """A request with one row, and the size of its answer."""
     import urllib.request
 
-    from ponn.advice import load_adviser
+    from ponn.serving.advice import load_adviser
 
     body = json.dumps({"row": load_adviser(policy).about["examples"][0]})
     with server(*ponn("serve", str(policy), "--port", "0")) as (port, _):

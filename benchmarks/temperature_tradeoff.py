@@ -16,7 +16,7 @@ import numpy as np
 
 import ponn
 from peer_worlds import SIMULATED, make_world
-from ponn.models import Heads, greedy
+from ponn.policy.models import Heads, greedy
 from record import now, write_record
 
 SEED = 1_000

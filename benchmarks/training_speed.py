@@ -29,10 +29,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ponn.engine import cores
-from ponn.many import train_many
+from ponn.engine.passes import cores
 from ponn.settings import Settings
-from ponn.train import Candidate, Problem, Rows, Run, thread_count
+from ponn.training.loop import Candidate, Problem, Rows, Run, thread_count
+from ponn.training.many import train_many
 from record import RESULTS, now, write_record
 
 K, D, H, BATCH, ROWS = 10, 80, 100, 256, 4_096

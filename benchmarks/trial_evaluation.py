@@ -15,11 +15,11 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
 
-from ponn.evaluation import evaluate
-from ponn.holdout import learn_with_holdout
-from ponn.intervals import Estimate
+from ponn.evaluation.intervals import Estimate
+from ponn.evaluation.valuation import evaluate
+from ponn.learning.holdout import learn_with_holdout
 from ponn.settings import DEFAULT_METHOD
-from ponn.simulate import world
+from ponn.simulate.catalogue import world
 from record import RESULTS, now, write_record
 
 SPLITS = 100

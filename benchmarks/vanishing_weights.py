@@ -15,8 +15,8 @@ from unittest.mock import patch
 import numpy as np
 
 import ponn
-from ponn import train
-from ponn.world import World
+from ponn.simulate.worlds import World
+from ponn.training import loop as train
 from record import RESULTS, now, write_record
 
 SETTINGS = {"activation": "relu", "l2": 1e-2, "epochs": 60, "patience": 60}

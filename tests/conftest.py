@@ -20,7 +20,7 @@ settings.load_profile("ponn")
 
 # Files are dealt out to processes one after the other: those that take longest come first, so that none is left at the
 # end for one process alone.
-LONGEST = ("test_docs", "test_trainers", "test_clusters", "test_anysize", "test_studio", "test_evaluation")
+LONGEST = ("test_docs", "test_trainers", "test_clusters", "test_learn_on_disk", "test_studio", "test_evaluation")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

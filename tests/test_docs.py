@@ -43,9 +43,11 @@ def test_links_lead_somewhere(path):
 def test_the_map_of_the_paper_names_things_that_exist():
     text = (ROOT / "docs/paper.md").read_text()
     for file, test in re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", text):
-        source = (ROOT / "tests" / file).read_text()
+        (path,) = (ROOT / "tests").rglob(file)
+        source = path.read_text()
         assert f"def {test}" in source
     for module, name in re.findall(r"`([a-z_]+)\.([A-Za-z_0-9]+)", text):
         if name not in FILE_ENDINGS:
-            source = (ROOT / "src/ponn" / f"{module}.py").read_text()
+            (path,) = (ROOT / "src/ponn").rglob(f"{module}.py")
+            source = path.read_text()
             assert re.search(rf"^((def|class) )?{name}\b", source, re.MULTILINE), f"{module}.{name}"

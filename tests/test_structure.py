@@ -1,81 +1,69 @@
-"""The package is flat and its imports go one way, along the data."""
+"""The architecture: packages whose imports go one way, along the data; nothing that a newcomer could confuse."""
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import ponn
 
 SOURCE = Path(ponn.__file__).parent
-ORDER = (
-    *(
-        "errors",
-        "storage",
-        "settings",
-        "remote",
-        "source",
-        "delimited",
-        "files",
-        "streams",
-        "table",
-        "profile",
-        "roles",
-        "rules",
-    ),
-    *(
-        "eligibility",
-        "log",
-        "encode",
-        "engine",
-        "clusters",
-        "shards",
-        "acquaintance",
-        "survey",
-        "sharded",
-        "frames",
-    ),
-    *("inference", "trees", "similar", "models", "reasons", "policy"),
-    *("propensity", "tally", "bounds", "discovery", "relevance", "pairs"),
-    *("estimators", "intervals", "sensitivity", "readiness", "drawing", "charts"),
-    "scoring",
-    *("network", "objective", "checkpoint", "team", "train", "many"),
-    *("reward", "evaluation", "confounding", "subgroups", "worth", "forests", "partition"),
-    *("heads", "scores", "pieces", "stacking", "robust", "learners", "learning"),
-    *("holdout", "surrogate", "findings", "glossary", "markup"),
-    *("report_worth", "report_log", "report_policy", "report"),
-    *("logistic", "shard_steps", "shard_training", "trainers", "shard_learning"),
-    *("shard_evaluation", "shard_scoring", "anysize"),
-    *("datasets", "world", "normal", "breast_cancer", "synthetic", "simulate"),
-    *("rows", "advice", "decisions", "metrics", "interface"),
-    *("messages", "service", "gate", "connections", "serve"),
-    *("guesses", "project", "studio"),
-    *("terminal", "value_tables", "command_options"),
-    *("commands_log", "commands_policy", "commands_learn", "commands_serve", "cli"),
+TOP = ("errors", "storage", "settings")  # small modules of the package itself that everyone may import
+PACKAGES = (
+    *("tables", "engine", "log", "policy", "steps", "training", "evaluation", "learning", "report", "simulate"),
+    *("serving", "cli"),
 )
+ORDER = (*TOP, *PACKAGES)
+MOST_FILES = 14  # in a package: about a dozen
 
 
-def imported(path: Path) -> set[str]:
+def modules() -> dict[str, Path]:
+    """Dotted name below `ponn` → file."""
+    found = (path.relative_to(SOURCE).with_suffix("") for path in SOURCE.rglob("*.py"))
+    return {".".join(path.parts): SOURCE / path.with_suffix(".py") for path in found if path.name != "__init__"}
+
+
+def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
     """Modules of the package that a file imports anywhere, also inside functions."""
-    found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "ponn":
-            below = node.module.split(".")[1:]
-            found |= {below[0]} if below else {alias.name for alias in node.names} & set(ORDER)
-    return found
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [one.name for one in node.names]
+        yield from (name.removeprefix("ponn.") for name in names if name.removeprefix("ponn.") in known)
 
 
-def test_imports_only_go_down_the_list():
-    files = {path.stem: path for path in SOURCE.glob("*.py") if path.stem != "__init__"}
-    assert set(files) == set(ORDER)
-    for place, name in enumerate(ORDER):
-        assert imported(files[name]) <= set(ORDER[:place]), f"{name}.py imports upwards"
+def test_imports_only_go_down_the_list_of_packages():
+    known = modules()
+    assert {name.partition(".")[0] for name in known} == set(ORDER)
+    for name, path in known.items():
+        place = ORDER.index(name.partition(".")[0])
+        above = [one for one in imported(path, known) if ORDER.index(one.partition(".")[0]) > place]
+        assert not above, f"{name} imports upwards: {above}"
+
+
+def test_no_two_modules_import_each_other():
+    known = modules()
+    TopologicalSorter({name: set(imported(path, known)) - {name} for name, path in known.items()}).prepare()
+
+
+def test_a_package_has_about_a_dozen_files():
+    for package in (*PACKAGES, "learning/dr", "serving/studio"):
+        files = [path for path in (SOURCE / package).glob("*.py") if path.stem != "__init__"]
+        assert len(files) <= MOST_FILES, package
 
 
 def test_public_names_are_there():
     assert set(ponn.__all__) == set(ponn.PUBLIC) | set(ponn.MODULES)
     for name in ponn.__all__:
         assert getattr(ponn, name) is not None
+
+
+def test_no_public_name_is_also_a_package():
+    assert not set(PACKAGES) & (set(ponn.PUBLIC) - set(ponn.MODULES))
 
 
 def test_help_imports_nothing_heavy():

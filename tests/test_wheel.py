@@ -26,7 +26,7 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path):
     ponn = tmp_path / "clean" / "bin" / "ponn"
     done = subprocess.run([ponn, "--help"], check=True, capture_output=True, text=True, env=outside, cwd=tmp_path)
     assert "check" in done.stdout
-    page = "import ponn, pathlib; assert (pathlib.Path(ponn.__file__).parent / 'page' / 'studio.html').is_file()"
+    page = "import pathlib, ponn.serving as it; assert (pathlib.Path(it.__path__[0]) / 'page/studio.html').is_file()"
     subprocess.run([python, "-c", page], check=True, env=outside, cwd=tmp_path)
     make = [ponn, "simulate", "satimage", "--rows", "200", "--out", "log.csv"]
     subprocess.run(make, check=True, env=outside, cwd=tmp_path)  # the shipped data are in the wheel

@@ -8,6 +8,7 @@ import numpy as np
 from contextualbandits.offpolicy import DoublyRobustEstimator, OffsetTree
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
+
 from trials import Rows, Scores, main, once
 
 TREES = 50

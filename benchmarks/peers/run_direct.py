@@ -8,6 +8,7 @@ import sklearn
 from sklearn.base import RegressorMixin
 from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.linear_model import Ridge
+
 from trials import Fit, Rows, Scores, main
 
 ROUNDS, TREES = 100, 100

@@ -9,6 +9,7 @@ from econml.policy import DRPolicyForest, DRPolicyTree
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LogisticRegression
+
 from trials import Fit, Rows, Scores, main, once
 
 TREES = 100

@@ -10,6 +10,7 @@ from obp.policy import IPWLearner, NNPolicyLearner, QLearner
 from sklearn.base import ClassifierMixin
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression
+
 from trials import Fit, Rows, Scores, main
 
 EPOCHS, BATCH, ROUNDS, TREES = 40, 128, 100, 100

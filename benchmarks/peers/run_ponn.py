@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
-from trials import Fit, New, Rows, Scores, answer_jobs, done, once
 
 import ponn
 from peer_space import OURS
 from peer_worlds import make_world
-from ponn.world import World
+from ponn.simulate.worlds import World
+from trials import Fit, New, Rows, Scores, answer_jobs, done, once
 
 fit_anew = LogisticRegression.fit
 

@@ -5,8 +5,9 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-from trials import Fit, Rows, Scores, main
 from vowpalwabbit import Workspace
+
+from trials import Fit, Rows, Scores, main
 
 BITS = 22  # of the table of weights, so that pairs of features hardly share one
 

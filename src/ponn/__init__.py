@@ -4,50 +4,54 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ponn import datasets, simulate
-    from ponn.anysize import check, evaluate, learn, read_log
-    from ponn.confounding import hidden_confounding
-    from ponn.encode import Encoding
+    from ponn import simulate
     from ponn.errors import LogError, PonnError
-    from ponn.evaluation import CurrentPractice, FixedAction, Sampled, SupportedOnly
-    from ponn.intervals import Estimate, LowOverlap
-    from ponn.log import Log
-    from ponn.policy import Policy, load
-    from ponn.report import write_report
+    from ponn.evaluation.check import check
+    from ponn.evaluation.confounding import hidden_confounding
+    from ponn.evaluation.evaluate import evaluate
+    from ponn.evaluation.intervals import Estimate, LowOverlap
+    from ponn.evaluation.subgroups import value_by_group
+    from ponn.evaluation.valuation import CurrentPractice, FixedAction, Sampled, SupportedOnly
+    from ponn.learning.learn import learn
+    from ponn.log.encoding import Encoding
+    from ponn.log.log import Log
+    from ponn.log.reading import read_log
+    from ponn.log.sharded import ShardedLog
+    from ponn.policy.policy import Policy, load
+    from ponn.report.page import write_report
     from ponn.settings import METHODS, Settings
-    from ponn.sharded import ShardedLog
-    from ponn.subgroups import value_by_group
-    from ponn.world import World
+    from ponn.simulate import datasets
+    from ponn.simulate.worlds import World
 
 __version__ = "0.1.0"
 
 # Public name → module. Imported on first use, so that `import ponn` and `ponn --help` stay light.
 PUBLIC = {
-    "check": "ponn.anysize",
-    "CurrentPractice": "ponn.evaluation",
-    "Encoding": "ponn.encode",
-    "Estimate": "ponn.intervals",
-    "evaluate": "ponn.anysize",
-    "FixedAction": "ponn.evaluation",
-    "hidden_confounding": "ponn.confounding",
-    "LowOverlap": "ponn.intervals",
-    "Sampled": "ponn.evaluation",
-    "ShardedLog": "ponn.sharded",
-    "SupportedOnly": "ponn.evaluation",
+    "check": "ponn.evaluation.check",
+    "CurrentPractice": "ponn.evaluation.valuation",
+    "Encoding": "ponn.log.encoding",
+    "Estimate": "ponn.evaluation.intervals",
+    "evaluate": "ponn.evaluation.evaluate",
+    "FixedAction": "ponn.evaluation.valuation",
+    "hidden_confounding": "ponn.evaluation.confounding",
+    "LowOverlap": "ponn.evaluation.intervals",
+    "Sampled": "ponn.evaluation.valuation",
+    "ShardedLog": "ponn.log.sharded",
+    "SupportedOnly": "ponn.evaluation.valuation",
     "LogError": "ponn.errors",
     "PonnError": "ponn.errors",
-    "learn": "ponn.anysize",
-    "Log": "ponn.log",
-    "load": "ponn.policy",
+    "learn": "ponn.learning.learn",
+    "Log": "ponn.log.log",
+    "load": "ponn.policy.policy",
     "METHODS": "ponn.settings",
-    "Policy": "ponn.policy",
-    "read_log": "ponn.anysize",
+    "Policy": "ponn.policy.policy",
+    "read_log": "ponn.log.reading",
     "Settings": "ponn.settings",
-    "value_by_group": "ponn.subgroups",
-    "World": "ponn.world",
-    "write_report": "ponn.report",
+    "value_by_group": "ponn.evaluation.subgroups",
+    "World": "ponn.simulate.worlds",
+    "write_report": "ponn.report.page",
 }
-MODULES = ("datasets", "simulate")
+MODULES = {"datasets": "ponn.simulate.datasets", "simulate": "ponn.simulate"}
 
 __all__ = [
     "METHODS",
@@ -82,7 +86,7 @@ def __getattr__(name: str) -> Any:
     if name in PUBLIC:
         return getattr(importlib.import_module(PUBLIC[name]), name)
     if name in MODULES:
-        return importlib.import_module(f"ponn.{name}")
+        return importlib.import_module(MODULES[name])
     raise AttributeError(f"module 'ponn' has no attribute {name!r}")
 
 

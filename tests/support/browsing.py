@@ -9,6 +9,7 @@ import sys
 from urllib.parse import urlsplit
 
 import pytest
+
 from commands import PONN
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")

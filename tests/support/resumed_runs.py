@@ -6,9 +6,9 @@ import subprocess
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from commands import PONN
 
 import ponn
+from commands import PONN
 
 
 def assert_same(one, other, places: float) -> None:

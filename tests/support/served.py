@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ponn.encode import Encoding
-from ponn.inference import Architecture
-from ponn.log import read_log
-from ponn.models import LinearRewards, Model, Network
-from ponn.policy import Policy
-from ponn.serve import create_app
-from ponn.service import Options
+from ponn.log.encoding import Encoding
+from ponn.log.log import read_log
+from ponn.policy.inference import Architecture
+from ponn.policy.models import LinearRewards, Model, Network
+from ponn.policy.policy import Policy
+from ponn.serving.server import create_app
+from ponn.serving.service import Options
 from ponn.settings import Settings
 
 ACTIONS = ("wait", "pill", "operate")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ponn.tally import LevelTally, Sums, Taken, add_levels, level_tally
+from ponn.steps.tally import LevelTally, Sums, Taken, add_levels, level_tally
 
 
 def tally_levels(levels: np.ndarray, b: int, taken: Taken) -> LevelTally:

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from ponn.encode import Encoding
+from ponn.log.encoding import Encoding
 from ponn.settings import Settings
-from ponn.shard_steps import ContributingRows, Practice
-from ponn.shard_training import ShardStream, joined
-from ponn.train import (
+from ponn.steps.shard_steps import ContributingRows, Practice
+from ponn.training.loop import (
     Candidate,
     Problem,
     Rows,
 )
+from ponn.training.shard_training import ShardStream, joined
 
 QUICK = Settings(hidden=(8,), learning_rate=0.02, epochs=30, watched=50)
 

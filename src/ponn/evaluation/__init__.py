@@ -1,0 +1,1 @@
+"""What a policy is worth: estimators, intervals, verdicts, subgroups, hidden causes; can one learn from this log."""

@@ -1,0 +1,1 @@
+"""Algorithm 1 for every method and size."""

@@ -1,0 +1,1 @@
+"""PONN-DR, the default learner."""

@@ -1,0 +1,1 @@
+"""What a log is, wherever its rows are: how it is read, split, encoded and recognised."""

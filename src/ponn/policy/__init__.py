@@ -1,0 +1,1 @@
+"""What a policy is and answers, with numpy alone; its file; batches of any size."""

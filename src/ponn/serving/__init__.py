@@ -1,0 +1,1 @@
+"""The server, its decision log and its page."""

@@ -1,0 +1,1 @@
+"""The studio: from a table to a policy in the browser."""

@@ -1,0 +1,1 @@
+"""Steps A and B and reward models, as sums that merge."""

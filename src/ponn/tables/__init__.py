@@ -1,0 +1,1 @@
+"""Any source becomes Arrow, in and out."""

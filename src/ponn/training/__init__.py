@@ -1,0 +1,1 @@
+"""Step C: networks, what they minimise, the loop, the stream, many processes."""

@@ -40,7 +40,7 @@ from peers.trials import TRIAL_SECONDS
 from ponn.learning.dr.scores import doubly_robust_scores
 from ponn.learning.forests import direct_forest
 from ponn.log.encoding import Encoding
-from ponn.settings import settings_of
+from ponn.methods import settings_of
 from ponn.simulate.worlds import World
 from ponn.steps.propensity import propensities
 from record import HERE, RESULTS, now, write_record

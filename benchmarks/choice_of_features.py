@@ -41,8 +41,9 @@ from ponn.learning.dr.robust import (
 from ponn.learning.dr.scores import doubly_robust_scores, gain
 from ponn.learning.dr.stacking import fit_kinds, logistic_losses, mixture
 from ponn.log.encoding import Encoding
+from ponn.methods import settings_of
 from ponn.policy.models import greedy
-from ponn.settings import Settings, settings_of
+from ponn.settings import Settings
 from ponn.steps.relevance import Relevance, relevance
 from record import now, write_record
 

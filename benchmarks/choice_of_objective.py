@@ -45,8 +45,8 @@ from ponn.learning.dr.robust import (
 from ponn.learning.dr.scores import doubly_robust_scores
 from ponn.learning.dr.stacking import union
 from ponn.log.encoding import Encoding
+from ponn.methods import settings_of
 from ponn.policy.models import greedy
-from ponn.settings import settings_of
 from ponn.training.reward_network import HeadNetwork, Loss, Losses, fit_heads, train_heads, value
 from record import now, write_record
 

@@ -19,7 +19,8 @@ from threadpoolctl import threadpool_limits
 
 import ponn
 from ponn.log.encoding import Encoding
-from ponn.settings import LAMBDA1, RATES, Settings
+from ponn.methods import LAMBDA1, RATES
+from ponn.settings import Settings
 from ponn.simulate.synthetic import synthetic
 from ponn.simulate.worlds import World
 from ponn.steps.discovery import discoveries

@@ -24,8 +24,9 @@ import numpy as np
 import ponn
 from ponn.learning.algorithm import prepare
 from ponn.log.encoding import Encoding
+from ponn.methods import METHODS, settings_of
 from ponn.report.charts import line_chart
-from ponn.settings import METHODS, Settings, settings_of
+from ponn.settings import Settings
 from ponn.steps.propensity import likeliest_penalty, propensities
 from ponn.steps.relevance import relevance
 from record import RESULTS, now, write_record

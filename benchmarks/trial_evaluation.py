@@ -18,7 +18,7 @@ from typing import Any
 from ponn.evaluation.intervals import Estimate
 from ponn.evaluation.valuation import evaluate
 from ponn.learning.holdout import learn_with_holdout
-from ponn.settings import DEFAULT_METHOD
+from ponn.methods import DEFAULT_METHOD
 from ponn.simulate.catalogue import world
 from record import RESULTS, now, write_record
 

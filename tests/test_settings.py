@@ -1,12 +1,14 @@
 """Settings: every field has a help text and a legal range, and refuses what is outside."""
 
+import sys
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 import ponn
-from ponn.settings import check_seed, settings_of
+from ponn.methods import METHODS, changed, settings_of, settings_of_each, used_by
+from ponn.settings import check_seed
 
 
 def test_every_field_says_what_it_is():
@@ -72,5 +74,70 @@ def test_legal_values_pass_and_settings_are_frozen():
 )
 def test_a_rule_that_is_spoken_of_is_taken(changes, select):
     assert settings_of("ponn-dr", **changes).select == select
-    assert settings_of("ponn-dr", **changes, select="auto").select == "auto"
-    assert settings_of("ponn-b", **changes).select == "threshold"
+    assert changed("ponn-dr", {**changes, "select": "auto"}).select == "auto"
+    assert changed("ponn-b", changes).select == "threshold"
+
+
+# Settings that make no difference ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ("lr-l1", {"trees": 500}, r"Method lr-l1 has no use for the setting trees\. It uses .*, l1\."),
+        ("ponn-dr", {"criterion": "ips"}, "Method ponn-dr has no use for the setting criterion"),
+        ("logging", {"epochs": 3}, "Method logging has no use for the setting epochs"),
+        ("ponn", {"lambda1": 0.1}, "belongs to the selection of features, which method ponn leaves out"),
+        ("ponn-b", {"clip": 2.0}, "clip only counts with criterion=ips; here it is 'cross-entropy'"),
+        ("ponn-b", {"lambda1": 0.2, "select": "fdr"}, "lambda1 only counts with select=threshold; here it is 'fdr'"),
+        ("ponn-b", {"fdr": 0.2}, "fdr only counts with select=fdr or auto; here it is 'threshold'"),
+        ("ponn-dr", {"fdr": 0.2, "select": "threshold"}, "fdr only counts with select=fdr"),
+    ],
+)
+def test_a_setting_that_makes_no_difference_is_refused(method, changes, message):
+    with pytest.raises(ponn.PonnError, match=message):
+        settings_of(method, **changes)
+
+
+def test_settings_that_count_under_others_pass():
+    assert settings_of("ponn", relevance=True, lambda1=0.1).lambda1 == 0.1
+    assert settings_of("ponn-b", criterion="ips", clip=2.0).clip == 2
+    assert settings_of("ponn-dr", fdr=0.2).select == "fdr"
+
+
+def test_every_method_may_be_given_what_it_tunes():
+    for name, row in METHODS.items():
+        for setting, values in row.grid.items():
+            settings_of(name, **{setting: values[0]})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_method_is_said_to_use_is_what_it_reads(method, monkeypatch):
+    """Reads of settings are watched while the method learns, with and without the selection of features."""
+    read, watched = set(), {one.name for one in fields(ponn.Settings)}
+
+    def watch(self, name):
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if name in watched and caller.startswith("ponn.") and caller not in ("ponn.settings", "ponn.methods"):
+            read.add(name)
+        return object.__getattribute__(self, name)
+
+    log = ponn.simulate.world("breast-cancer", rows=300).log
+    quick = {"epochs": 1, "trees": 2, "folds": 2}
+    given = {name: value for name, value in quick.items() if name in used_by(method)}
+    monkeypatch.setattr(ponn.Settings, "__getattribute__", watch)
+    ponn.learn(log, method, workers=1, relevance=True, select="fdr", **given)
+    monkeypatch.undo()
+    by_valuation = {"reward_model", "reward_penalty"}  # which every policy gets
+    beside = {"criterion", "variance", "clip", "baseline"}  # read by the loop that all networks share, at their zero
+    assert read - set(used_by(method)) <= beside
+    assert set(used_by(method)) - read <= by_valuation
+
+
+def test_methods_that_are_compared_each_get_what_counts_for_them():
+    given = settings_of_each(["ponn-b", "lr-l1", "direct-forest"], {"trees": 7, "l1": 0.5, "bins": "quantile"})
+    assert given["lr-l1"] == {"l1": 0.5, "bins": "quantile"}
+    assert given["ponn-b"] == {"l1": 0.5, "bins": "quantile"}
+    assert given["direct-forest"] == {"trees": 7, "bins": "quantile"}
+    with pytest.raises(ponn.PonnError, match="Method lr-l1 has no use for the setting trees"):
+        settings_of_each(["ponn-b", "lr-l1"], {"trees": 7})

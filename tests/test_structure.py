@@ -10,7 +10,7 @@ from pathlib import Path
 import ponn
 
 SOURCE = Path(ponn.__file__).parent
-TOP = ("errors", "storage", "settings")  # small modules of the package itself that everyone may import
+TOP = ("errors", "storage", "settings", "methods")  # small modules of the package itself that everyone may import
 PACKAGES = (
     *("tables", "engine", "log", "policy", "steps", "training", "evaluation", "learning", "report", "simulate"),
     *("serving", "cli"),

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from ponn.log.log import Log
     from ponn.log.reading import read_log
     from ponn.log.sharded import ShardedLog
+    from ponn.methods import METHODS
     from ponn.policy.policy import Policy, load
     from ponn.report.page import write_report
-    from ponn.settings import METHODS, Settings
+    from ponn.settings import Settings
     from ponn.simulate import datasets
     from ponn.simulate.worlds import World
 
@@ -43,7 +44,7 @@ PUBLIC = {
     "learn": "ponn.learning.learn",
     "Log": "ponn.log.log",
     "load": "ponn.policy.policy",
-    "METHODS": "ponn.settings",
+    "METHODS": "ponn.methods",
     "Policy": "ponn.policy.policy",
     "read_log": "ponn.log.reading",
     "Settings": "ponn.settings",

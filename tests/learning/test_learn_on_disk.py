@@ -23,10 +23,10 @@ from ponn.learning.holdout import valued
 from ponn.learning.learn import compare_methods, learn, learn_with_holdout
 from ponn.log.reading import read_log
 from ponn.log.sharded import read_sharded
+from ponn.methods import DEFAULT_METHOD
 from ponn.policy.batches import Asked
 from ponn.policy.directories import recommend_directory
 from ponn.policy.policy import Policy
-from ponn.settings import DEFAULT_METHOD
 from ponn.steps.shard_steps import fit_practice, shard_relevance
 from resumed_runs import assert_same, check_that_a_killed_driver_goes_on
 

@@ -12,8 +12,9 @@ import pytest
 import ponn
 from ponn.learning.algorithm import candidates, prepare
 from ponn.log.eligibility import Eligibility
+from ponn.methods import LAMBDA1, METHODS, RATES, search_of, settings_of
 from ponn.policy.inference import ACTIVATIONS
-from ponn.settings import LAMBDA1, METHODS, RATES, Settings, search_of, settings_of
+from ponn.settings import Settings
 from ponn.simulate.synthetic import synthetic
 from ponn.steps.propensity import propensities
 from ponn.training.objective import CRITERIA

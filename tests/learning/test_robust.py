@@ -21,8 +21,8 @@ from ponn.learning.dr.robust import (
     taught_rewards,
 )
 from ponn.log.encoding import Encoding
+from ponn.methods import settings_of
 from ponn.policy.models import greedy
-from ponn.settings import settings_of
 from ponn.simulate.synthetic import synthetic
 
 QUICK = {"trees": 10, "epochs": 8, "hidden": (16,), "folds": 3}

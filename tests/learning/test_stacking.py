@@ -30,8 +30,8 @@ from ponn.learning.dr.stacking import (
     with_components,
     worthwhile,
 )
+from ponn.methods import settings_of
 from ponn.policy.inference import sigmoid, softmax
-from ponn.settings import settings_of
 from ponn.training.reward_network import fit_heads, taken_share
 
 SMALL = settings_of("ponn-dr", trees=5, epochs=3, hidden=(8,))

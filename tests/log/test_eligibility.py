@@ -29,11 +29,12 @@ from ponn.learning.holdout import learn_with_holdout
 from ponn.log.eligibility import Eligibility, given_actions
 from ponn.log.encoding import Encoding
 from ponn.log.rules import parse_rule
+from ponn.methods import METHODS
 from ponn.policy.batches import write_recommendations
 from ponn.policy.inference import actions_at
 from ponn.policy.policy import RECOMMENDED
 from ponn.policy.trees import Forests, TreeModel
-from ponn.settings import METHODS, Settings
+from ponn.settings import Settings
 from ponn.steps.propensity import overlap, propensities
 from ponn.tables.files import write_table
 from ponn.training.loop import Candidate, Problem, Rows, train

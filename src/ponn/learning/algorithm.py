@@ -16,10 +16,11 @@ from ponn.log.acquaintance import sketch
 from ponn.log.encoding import Encoding
 from ponn.log.log import Log
 from ponn.log.roles import Observed
+from ponn.methods import method_named, search_of, settings_of
 from ponn.policy.models import Model
 from ponn.policy.policy import PairLine, Policy
 from ponn.policy.reasons import usual_values
-from ponn.settings import Settings, check_seed, method_named, search_of, settings_of
+from ponn.settings import Settings, check_seed
 from ponn.steps.propensity import Propensities, TooFewRows, propensities
 from ponn.steps.relevance import Relevance, relevance
 from ponn.training.loop import Candidate, Problem, Rows

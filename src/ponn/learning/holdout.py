@@ -33,8 +33,9 @@ from ponn.learning.algorithm import VALID_SHARE, learn
 from ponn.learning.learners import Progress, silent
 from ponn.log.encoding import Encoding
 from ponn.log.log import Log
+from ponn.methods import settings_of_each
 from ponn.policy.policy import Policy
-from ponn.settings import check_seed, method_named
+from ponn.settings import check_seed
 from ponn.steps.propensity import propensities
 
 BEST_FIXED = "best_fixed"
@@ -185,8 +186,7 @@ def compare_methods(
     `best` is chosen by the doubly robust value on the validation rows, so that the choice does not flatter its value.
     """
     say = progress or silent
-    for method in methods:
-        method_named(method)
+    given = settings_of_each(methods, settings)
     check_plan(holdout, level, seed)
     check_options(log, estimator, level, interval)
     first, rest = log.split_rows(1 - holdout, seed)
@@ -195,7 +195,7 @@ def compare_methods(
     for number, method in enumerate(methods, 1):
         say(f"{method} ({number} of {len(methods)})")
         started = time.perf_counter()
-        policies[method] = learn(train, method, tune, seed, progress=progress, **settings)
+        policies[method] = learn(train, method, tune, seed, progress=progress, **given[method])
         seconds[method] = time.perf_counter() - started
     say("Valuing all of them on rows that none of them saw")
     sides: dict[str, Valued] = {**policies, "current practice": CurrentPractice()}

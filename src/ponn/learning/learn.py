@@ -18,8 +18,8 @@ from ponn.learning.holdout import BEST_FIXED, Contest, Outcome, check_plan
 from ponn.learning.shard_learning import best_fixed_action, learn_sharded
 from ponn.log.log import Log
 from ponn.log.sharded import ShardedLog
+from ponn.methods import settings_of_each
 from ponn.policy.policy import Policy
-from ponn.settings import method_named
 
 LOGGING, PRACTICE = "logging", "current practice"
 
@@ -118,15 +118,14 @@ def compare_methods(
         return in_memory.compare_methods(log, methods, tune, seed, **how, progress=progress, **settings)
     check_interval(interval)
     check_plan(holdout, level, seed)
-    for method in methods:
-        method_named(method)
+    given = settings_of_each(methods, settings)
     what = ("compare", log.digest, log.reader, tuple(methods), tune, seed, holdout, level, estimator, settings)
     policies, seconds = {}, {}
     with passes_of(log.holder or engine, progress, *what) as passes:
         train, kept = log.split(1 - holdout, seed)
         for method in methods:
             started = time.perf_counter()
-            policies[method] = learn_sharded(train, passes, method, tune, seed, **settings)
+            policies[method] = learn_sharded(train, passes, method, tune, seed, **given[method])
             seconds[method] = time.perf_counter() - started
         sides: dict[str, Valued] = {**policies, PRACTICE: CurrentPractice()}
         encoding = policies[methods[0]].encoding

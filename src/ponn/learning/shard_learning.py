@@ -16,9 +16,10 @@ from ponn.learning.learners import LEARNERS, Fitted, Prepared, current_practice,
 from ponn.log.encoding import Encoding
 from ponn.log.log import Log
 from ponn.log.sharded import Batch, ShardedLog
+from ponn.methods import METHODS, method_named, search_of, settings_of
 from ponn.policy.models import LinearRewards, Model
 from ponn.policy.policy import Policy
-from ponn.settings import METHODS, Settings, check_seed, method_named, search_of, settings_of
+from ponn.settings import Settings, check_seed
 from ponn.steps.logistic import with_ones
 from ponn.steps.propensity import Propensities
 from ponn.steps.relevance import Relevance

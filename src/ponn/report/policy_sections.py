@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ponn.methods import METHODS
 from ponn.report.charts import (
     MOST,
     NARROW,
@@ -22,7 +23,7 @@ from ponn.report.findings import Findings, RelevanceGrid
 from ponn.report.glossary import GLOSSARY
 from ponn.report.markup import Html, columns_of, cut_told, figure, figures, folded, name, scroll, table
 from ponn.report.surrogate import Leaf, Question
-from ponn.settings import METHODS, Settings
+from ponn.settings import Settings
 
 LINE_HEIGHT = 220  # pixels of a line chart
 NAMED = 12  # features of an action in its line

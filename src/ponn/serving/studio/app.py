@@ -26,12 +26,12 @@ from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Resp
 from starlette.routing import Route
 from starlette.types import Scope
 
+from ponn.methods import DEFAULT_METHOD, METHODS
 from ponn.serving.messages import JsonRoute
 from ponn.serving.server import LOOPBACK, PAGE, bound_socket, create_app
 from ponn.serving.service import Options, Service
 from ponn.serving.studio.guesses import column_lines, guess_roles
 from ponn.serving.studio.project import DONE, Job, NotThereError, Order, Project, Reading
-from ponn.settings import DEFAULT_METHOD, METHODS
 from ponn.tables.table import read_table
 
 LARGEST_ASK = 1 << 20  # bytes of a request that is no upload

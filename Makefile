@@ -5,7 +5,7 @@ READY := .venv/.ready
 CLUSTERS := .venv/.clusters
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check format paper peers bench pictures browser java clean
+.PHONY: help demo test fast lowest lint check format paper peers bench pictures browser java clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -27,6 +27,19 @@ demo: $(READY)  ## simulate a clinic, look at its log, learn a policy, value it,
 
 test: lint $(CLUSTERS) browser java  ## the whole gate: format, lint, types, tests (docs are executed by the tests)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
+
+# What needs a browser, a cluster or minutes is left to the whole gate.
+SLOW := tests/engine/test_clusters.py tests/training/test_trainers.py tests/serving tests/test_docs.py tests/test_wheel.py
+fast: $(READY)  ## the tests that need neither browser nor cluster
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(SLOW))
+
+LOWEST := .venv-lowest
+lowest:  ## the quick tests with the oldest versions that pyproject.toml promises
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(PYTHON) .ci/lowest.py > $(LOWEST)/constraints.txt
+	PIP_CONSTRAINT=$(CURDIR)/$(LOWEST)/constraints.txt $(LOWEST)/bin/python -m pip install --quiet \
+	    --disable-pip-version-check ".[learn,serve,dev]"
+	$(LOWEST)/bin/python -m pytest --numprocesses 2 --dist loadfile $(addprefix --ignore=,$(SLOW))
 
 lint: $(READY)  ## the quick part of the gate: format, lint, types
 	$(BIN)/ruff format --check .
@@ -84,4 +97,4 @@ pictures: $(READY) browser  ## make the pictures of the guide again, by the tool
 	$(BIN)/python docs/pictures.py
 
 clean:  ## remove what the other targets made
-	rm -rf .venv .venv-peers demo build dist src/ponn/steps/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-lowest demo build dist src/ponn/steps/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -199,7 +199,7 @@ def test_what_could_only_fail_after_learning_is_refused_before(here, small_log, 
 
 
 def test_recommendations_and_reports_are_not_written_over_what_they_are_made_from(here, small_log):
-    assert here("learn", "log.csv", *LEARN, "--method", "lr-l1", "--out", "p.ponn").returncode == 0
+    assert here("learn", "log.csv", *LEARN[:-2], "--method", "lr-l1", "--out", "p.ponn").returncode == 0
     for command, over in (("recommend", "log.csv"), ("recommend", "p.ponn"), ("report", "log.csv")):
         before = (small_log.parent / over).read_bytes()
         found = here(command, "p.ponn", "log.csv", "--out", over)

@@ -346,7 +346,8 @@ def folder(world, tmp_path_factory) -> Path:
     return folder
 
 
-FLAGS = ("--action", "action", "--reward", "reward", "--set", "epochs=30", "--set", "hidden=(8,)", "--json")
+ROLES = ("--action", "action", "--reward", "reward")
+FLAGS = (*ROLES, "--set", "epochs=30", "--set", "hidden=(8,)", "--json")
 
 
 def test_learn_evaluate_and_compare_on_the_command_line(folder, here):
@@ -387,7 +388,16 @@ def test_a_policy_is_valued_without_loading_torch(world, folder, asked):
 
 def test_no_improvement_gives_status_3_and_bad_wishes_status_1(folder, here):
     learned = here(
-        "learn", "log.csv", *FLAGS, "--method", "logging", "--out", "same.ponn", "--require-improvement", cwd=folder
+        "learn",
+        "log.csv",
+        *ROLES,
+        "--json",
+        "--method",
+        "logging",
+        "--out",
+        "same.ponn",
+        "--require-improvement",
+        cwd=folder,
     )
     assert learned.returncode == 3
     assert json.loads(learned.stdout)["verdict"] != "better"

@@ -18,6 +18,7 @@ from ponn.settings import Settings
 from ponn.simulate.synthetic import synthetic
 from ponn.steps.propensity import propensities
 from ponn.training.objective import CRITERIA
+from quick import quick
 
 QUICK = {"hidden": (16,), "epochs": 60, "patience": 10}
 
@@ -128,7 +129,7 @@ def test_a_safer_policy_takes_only_supported_actions(world, policy):
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("ponn-b", "ponn-dr")])  # test_robust.py
 def test_every_method_learns(world, method):
     log = world.part("train", "valid").log
-    made = ponn.learn(log, method=method, epochs=20, patience=5)
+    made = ponn.learn(log, method=method, **quick(method, epochs=20, patience=5))
     assert made.method == method
     assert made.selected.all() == (not settings_of(method).relevance)
     assert np.isfinite(made.predict_proba(world.log)).all()

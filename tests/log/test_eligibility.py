@@ -39,6 +39,7 @@ from ponn.steps.propensity import overlap, propensities
 from ponn.tables.files import write_table
 from ponn.training.loop import Candidate, Problem, Rows, train
 from ponn.training.objective import CRITERIA, Majorant, outcomes, ratio, read, row_losses, score_slopes
+from quick import quick
 
 LABELS = np.array(["AC", "CAF", "CT"])
 RULES = ("CAF if age >= 70", "CT if lvef < 50 and prior == 'yes'", "CT if lvef missing")
@@ -472,7 +473,7 @@ def test_the_monitor_equals_plain_loops_over_eligible_actions():
 @pytest.mark.parametrize("method", METHODS)
 def test_no_method_ever_gives_an_action_that_is_not_eligible(method, small):
     log, can = small
-    made = ponn.learn(log, method, **QUICK)
+    made = ponn.learn(log, method, **quick(method, **QUICK))
     new, open_to, _ = cases(300, seed=5)
     for rows, mask in ((log, can), (new, open_to)):
         h = made.predict_proba(rows)
@@ -507,7 +508,7 @@ def test_eligibility_that_excludes_nothing_changes_no_bit(method):
     plain, open_to_all = log_of(table), log_of(table, rules=["CAF if age > 1000"])
     assert plain.eligible is None
     assert open_to_all.eligible.all()
-    first, second = (ponn.learn(log, method, **QUICK) for log in (plain, open_to_all))
+    first, second = (ponn.learn(log, method, **quick(method, **QUICK)) for log in (plain, open_to_all))
     assert first.digest == replace(second, eligibility=None).digest
     np.testing.assert_allclose(first.predict_proba(table), second.predict_proba(table), rtol=0, atol=1e-15)
 

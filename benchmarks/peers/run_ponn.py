@@ -16,6 +16,7 @@ from ponn.simulate.worlds import World
 from trials import Fit, New, Rows, Scores, answer_jobs, done, once
 
 fit_anew = LogisticRegression.fit
+EVERYTHING = {"min_cell": 1}  # accuracy is compared; the policies are never passed on
 
 
 def fit_once(
@@ -34,7 +35,7 @@ def learned(method: str, world: World, details: dict[str, Any]) -> Fit:
     """A named method; of PONN-DR more is told, also what its stochastic policy is worth."""
 
     def fit(rows: Rows, trial: Mapping[str, Any], seed: int) -> Scores:
-        policy = ponn.learn(world.log.take(rows.places), method, seed=seed, workers=1, **trial)
+        policy = ponn.learn(world.log.take(rows.places), method, seed=seed, workers=1, **{**EVERYTHING, **trial})
 
         def probabilities(new: New) -> np.ndarray:
             h = policy.predict_proba(world.log.take(new.places))

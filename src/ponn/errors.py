@@ -13,6 +13,18 @@ class LogError(PonnError):
     """The table was read and its columns exist, but what they hold cannot be learned from."""
 
 
+class Note(str):
+    """A note on a log that quotes rows, cells or counts of a few people, and what may be passed on of it."""
+
+    passed_on: str
+
+    def __new__(cls, text: str, passed_on: str = "") -> "Note":
+        """The note, and what is left of it for others."""
+        found = super().__new__(cls, text)
+        found.passed_on = passed_on
+        return found
+
+
 def one_line(error: Exception) -> str:
     """The start of an exception's message, on one line, without a full stop."""
     return " ".join(str(error).split())[:300].removesuffix(".")

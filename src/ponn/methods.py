@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ponn.errors import PonnError, listing
@@ -128,6 +128,8 @@ def method_named(name: str | None) -> tuple[str, Method]:
 def search_of(method: Method, settings: Settings, given: Container[str]) -> dict[str, tuple[Any, ...]]:
     """Where tuning looks: the method's grid without what was given; lambda1's values depend on how Step B selects."""
     grid = dict(method.grid)
+    if method.learner in KEEP_LEAVES:
+        grid["leaf"] = tuple(dict.fromkeys(max(leaf, settings.min_cell) for leaf in grid["leaf"]))
     if "lambda1" in grid and settings.select != "threshold":
         grid = {("fdr" if name == "lambda1" else name): values for name, values in grid.items()} | {"fdr": RATES}
     elif "lambda1" in grid and settings.loss == "l1":
@@ -154,7 +156,24 @@ def changed(method: str, changes: Mapping[str, Any]) -> Settings:
         near = difflib.get_close_matches(wrong[0], known, n=3)
         hint = f"Did you mean {listing(near)}?" if near else f"Expected one of {', '.join(sorted(known))}."
         raise PonnError(f"There is no setting {wrong[0]!r}. {hint}")
-    return Settings(**{**row.settings, **implied_rule(row, changes), **changes})
+    made = Settings(**{**row.settings, **implied_rule(row, changes), **changes})
+    return made if row.learner not in KEEP_LEAVES else with_shared_leaves(made, changes)
+
+
+KEEP_LEAVES = ("ipw-forest", "direct-forest", "offset-tree")  # learners whose policies hold the leaves of their trees
+
+
+def with_shared_leaves(settings: Settings, given: Container[str]) -> Settings:
+    """The settings with leaves of at least min_cell rows: one of a single row tells the outcome of that person."""
+    if settings.leaf >= settings.min_cell:
+        return settings
+    if "leaf" in given:
+        raise PonnError(
+            f"Setting leaf is {settings.leaf}: leaves of so few rows, which the policy file holds, would tell the "
+            f"outcomes of fewer than min_cell = {settings.min_cell} people. Give a larger leaf, or a smaller min_cell "
+            "if the file stays where the log is."
+        )
+    return replace(settings, leaf=settings.min_cell)
 
 
 def implied_rule(method: Method, changes: Container[str]) -> dict[str, Any]:
@@ -171,7 +190,7 @@ def implied_rule(method: Method, changes: Container[str]) -> dict[str, Any]:
 # Every method encodes, estimates propensities, carries a reward model and is valued by one.
 ALWAYS = (
     *("bins", "max_levels", "propensity", "propensity_penalty", "calibrate", "m", "reward_model", "reward_penalty"),
-    "relevance",
+    *("relevance", "min_cell"),
 )
 STEP_B = ("loss", "lambda1", "lambda2", "select", "fdr", "even")  # where features are selected
 STEPS = ("learning_rate", "batch", "epochs")

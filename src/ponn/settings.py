@@ -40,6 +40,13 @@ class Settings:
         high=30_000,
         help="levels kept of a categorical feature, the most frequent ones; the rest is one level",
     )
+    min_cell: int = setting(
+        10,
+        low=1,
+        high=10_000,
+        help="fewest people who must share what the policy or a report tells of them: levels, ends of ranges, cells of "
+        "similar rows, leaves; 1 tells everything",
+    )
     propensity: str = setting(
         "logistic", choices=("logistic", "boosting"), help="model that estimates unknown propensities (Step A)"
     )

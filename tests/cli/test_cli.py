@@ -2,13 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from commands import run
+from commands import PONN, run
 from ponn.cli.program import ponn
+from ponn.tables.files import write_table
+from served import cases, made_policy
 
 
 def test_simulate_then_check(tmp_path):
@@ -209,3 +213,33 @@ def test_recommendations_and_reports_are_not_written_over_what_they_are_made_fro
     found = here("recommend", "p.ponn", "log.csv", "--sample", "--seed", "-1")
     assert found.returncode == 1
     assert "The seed is -1" in found.stderr
+
+
+# Ended from outside --------------------------------------------------------------------------------------
+
+
+def recommending(tmp_path, *before):
+    """`ponn recommend` in a process that has begun to write its answers, and is fed by a pipe that never ends."""
+    made_policy().save(tmp_path / "p.ponn")
+    write_table(cases(200_000, 1), tmp_path / "rows.csv")
+    command = [*before, *PONN, "recommend", "p.ponn", "rows.csv", "--out", "out.csv"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not list(tmp_path.glob(".ponn-*")) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.005)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_ended_leaves_no_unfinished_file(tmp_path, number):
+    process = recommending(tmp_path)
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["p.ponn", "rows.csv"]
+
+
+def test_a_command_under_nohup_goes_on_when_the_terminal_is_closed(tmp_path):
+    process = recommending(tmp_path, "nohup")
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(120) == 0
+    assert (tmp_path / "out.csv").exists()

@@ -141,10 +141,10 @@ def test_low_overlap_is_marked_where_it_is(world, corrections):
 
 
 def test_a_handful_of_rows_is_not_trusted_even_for_current_practice(world, corrections):
-    log = with_column(world.log, "ward", ["new"] * 4 + ["old"] * 2_996)
+    log = with_column(world.log, "ward", ["new"] * 10 + ["old"] * 2_990)
     tiny = value_by_group(world.propensities, log, "ward", corrections=corrections).groups[0]
-    assert (tiny.level, tiny.rows) == ("new", 4)
-    assert tiny.logging.warnings == ("the subgroup has only 4 rows",)
+    assert (tiny.level, tiny.rows) == ("new", 10)
+    assert tiny.logging.warnings == ("the subgroup has only 10 rows",)
     assert not tiny.policy.trusted
 
 
@@ -153,6 +153,12 @@ def test_a_handful_of_rows_is_not_trusted_even_for_current_practice(world, corre
 P1 = np.array([0.3, 0.5, 0.6, 0.4])  # P(A = 1 | g)
 REWARD = np.array([[0.2, 0.5], [0.6, 0.4], [0.3, 0.7], [0.8, 0.5]])  # r(g, a)
 TAKEN = np.array([0.8, 0.3, 0.9, 0.2])  # h(1 | g)
+
+
+def test_a_handful_of_rows_that_would_speak_of_single_people_is_left_out(world, corrections):
+    log = with_column(world.log, "ward", ["new"] * 9 + ["old"] * 2_991)
+    found = value_by_group(world.propensities, log, "ward", corrections=corrections).groups
+    assert [one.level for one in found] == ["old"]
 
 
 def drawn(n: int, rng: np.random.Generator) -> tuple[ponn.Log, np.ndarray, Nuisances]:

@@ -161,6 +161,18 @@ def test_evaluation_of_rows_learned_from_is_doubted_of_draws_too(folder, outcome
     assert not found.drawn.trusted
 
 
+def test_rows_learned_from_are_known_in_other_files(folder, source, outcome, tmp_path):
+    """The same rows in another order, and a log of which they are a part, in memory and on disk."""
+    order = np.random.default_rng(0).permutation(len(source))
+    other = write(tmp_path / "other", source.take(pa.array(order)), 3)
+    for log in (opened(other), ponn.read_log(source.take(pa.array(order[:2_000])), **names())):
+        found = evaluate(outcome.policy, log, allow_low_overlap=True)
+        assert any("the policy learned from about" in one for one in found.warnings)
+        assert not found.trusted
+    new = write(tmp_path / "new", table(4_000, seed=9), 3)
+    assert not any("learned from" in one for one in evaluate(outcome.policy, opened(new)).warnings)
+
+
 def test_evaluation_reads_the_rows_at_most_three_times(folder, outcome):
     passes = Passes(Here())
     disk = opened(folder, propensity="known", ignore=["person", "day", "heavy"])

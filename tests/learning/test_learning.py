@@ -175,7 +175,7 @@ def test_grids_name_settings_and_the_papers_have_twenty_points(method):
     grid = METHODS[method].grid
     for name, tried in grid.items():
         for one in tried:
-            settings_of(method, **{name: one})
+            settings_of(method, min_cell=1, **{name: one})
     papers = ("ponn-b", "ponn", "poem", "poem-b", "poem-l1", "mlp-l1", "lr-l1")
     assert method not in papers or np.prod([len(tried) for tried in grid.values()]) == 20
 
@@ -267,7 +267,7 @@ def test_a_saved_policy_is_the_same_policy(world, policy, tmp_path):
     assert again.digest == policy.digest
     assert again.sets() == policy.sets()
     assert again.relevance == policy.relevance
-    assert list(tmp_path.iterdir()) == [path]
+    assert set(tmp_path.iterdir()) == {path, tmp_path / "clinic.ponn.rows"}
     policy.save(tmp_path / "twice.ponn")
     assert path.read_bytes() == (tmp_path / "twice.ponn").read_bytes()
 

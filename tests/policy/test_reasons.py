@@ -185,7 +185,9 @@ def test_cells_partition_the_training_rows(log, policy):
     X = policy.encoding.design(part)
     cells = similar.cells
     assert 1 < len(cells.rows) <= 64
-    assert cells.rows.sum(axis=0).tolist() == np.bincount(part.A, minlength=k).tolist()
+    assert policy.similar.least == 10
+    everything = ponn.learn(log, "logging", min_cell=1).similar.cells
+    assert everything.rows.sum(axis=0).tolist() == np.bincount(part.A, minlength=k).tolist()
     of_row = similar.tallies(X)
     error = part.R - policy.companions["reward"].rewards(X)[np.arange(len(part)), part.A]
     number = [np.flatnonzero((cells.squares == one).all(axis=1)) for one in of_row.squares]
@@ -194,10 +196,11 @@ def test_cells_partition_the_training_rows(log, policy):
     for c in range(len(cells.rows)):
         for a in range(k):
             here = (cell == c) & (part.A == a)
-            assert cells.rows[c, a] == here.sum()
-            assert cells.rewards[c, a] == pytest.approx(part.R[here].sum())
-            assert cells.residuals[c, a] == pytest.approx(error[here].sum())
-            assert cells.squares[c, a] == pytest.approx((error[here] ** 2).sum())
+            told = here & (here.sum() >= 10)  # of fewer rows nothing is kept
+            assert cells.rows[c, a] == told.sum()
+            assert cells.rewards[c, a] == pytest.approx(part.R[told].sum())
+            assert cells.residuals[c, a] == pytest.approx(error[told].sum())
+            assert cells.squares[c, a] == pytest.approx((error[told] ** 2).sum())
     for reason, rows, a in zip(
         policy.reasons(part), of_row.rows, policy.predict_proba(part).argmax(axis=1), strict=True
     ):
@@ -280,7 +283,8 @@ def test_nobody_similar_no_interval(policy, table):
     for reason in lonely.reasons(rows, [policy.actions[1]] * len(rows)):
         assert reason.similar.took_action == 0
         assert (reason.expected_reward.low, reason.expected_reward.high) == (None, None)
-        assert f"none got {policy.actions[1]}" in str(reason)
+        who = policy.actions[1] if reason.similar.rows else "any action"
+        assert f"fewer than 10 got {who}" in str(reason)
         assert "by the model alone" in str(reason)
 
 
@@ -314,7 +318,7 @@ def test_json_text_comes_back_as_it_was(policy, greedy, table):
             assert found == reason.as_json()
             assert set(found) >= {"features", "similar", "expected_reward", "runner_up", "text", "moves", "supported"}
             assert found["text"] == str(reason)
-            assert set(found["similar"]) == {"rows", "took_action"}
+            assert set(found["similar"]) == {"rows", "took_action", "fewer_than"}
             assert found["runner_up"]["action"] == made.column("runner_up")[j].as_py()
             assert found["expected_reward"]["value"] == pytest.approx(
                 made.column("expected_reward")[j].as_py(), rel=1e-5
@@ -527,7 +531,8 @@ def poke(name, place, value):
 HOSTILE = {
     "half a row": (poke("value", (0, 0), 0.5), "numbers of rows that cannot be"),
     "less than no rows": (poke("value", (0, 0), -1), "numbers of rows that cannot be"),
-    "an empty cell": (poke("value", (0, slice(0, 3)), 0), "numbers of rows that cannot be"),
+    "sums of no rows": (poke("value", (0, slice(0, 3)), 0), "sums of rewards that cannot be"),
+    "so few rows that they are not told": (poke("value", (0, 0), 9), "numbers of rows that cannot be"),
     "more reward than rows": (poke("value", (0, 3), 1e6), "sums of rewards that cannot be"),
     "huge residuals": (poke("value", (0, 6), -1e6), "sums of rewards that cannot be"),
     "negative squares": (poke("value", (0, 9), -1), "sums of rewards that cannot be"),
@@ -535,9 +540,9 @@ HOSTILE = {
     "a column beyond": (poke("column", 0, 10_000), "asks about column 10000"),
     "a cut tree": (lambda found, weights: weights.update({"similar.nodes": np.int32([1])}), "do not fit"),
     "two actions": (lambda found, weights: found["companions"]["similar"].update(k=2), "cells are one tree"),
-    "no actions": (lambda found, weights: found["companions"]["similar"].update(k=True), "True actions"),
+    "no actions": (lambda found, weights: found["companions"]["similar"].update(k=True), "k is True; expected a whole"),
     "other columns": (lambda found, weights: found["companions"]["similar"].update(D=99), "do not fit together"),
-    "a secret": (lambda found, weights: found["companions"]["similar"].update(x=1), "it holds"),
+    "a secret": (lambda found, weights: found["companions"]["similar"].update(x=1), "holds .'x'., which it cannot"),
     "another kind": (
         lambda found, weights: (
             found["companions"].update(similar=found["companions"]["reward"]),
@@ -548,13 +553,10 @@ HOSTILE = {
     ),
     "an unknown feature": (lambda found, weights: found["usual"].update(height=1), "do not fit its features"),
     "a lost feature": (lambda found, weights: found["usual"].pop("age"), "do not fit its features"),
-    "infinity": (lambda found, weights: found["usual"].update(age=np.inf), "do not fit its features"),
-    "a number beyond all": (lambda found, weights: found["usual"].update(age=10**400), "do not fit its features"),
+    "infinity": (lambda found, weights: found["usual"].update(age=np.inf), "Infinity, which is not a finite number"),
+    "a number beyond all": (lambda found, weights: found["usual"].update(age=10**400), "expected a finite number"),
     "a list": (lambda found, weights: found["usual"].update(age=[1]), "do not fit its features"),
-    "a text for a number": (
-        lambda found, weights: found["usual"].update(age="old"),
-        "not a policy file, or is damaged",
-    ),
+    "a text for a number": (lambda found, weights: found["usual"].update(age="old"), "do not fit its features"),
     "no date": (lambda found, weights: found["usual"].update(day="soon"), "holds text"),
     "a list of usual values": (lambda found, weights: found.update(usual=[1]), "not a policy file, or is damaged"),
 }

@@ -432,7 +432,7 @@ def test_reading_is_only_a_few_batches_ahead_of_writing(policy, rows, tmp_path, 
 
         return replace(stream, pieces=pieces, rows=None)
 
-    monkeypatch.setattr(scoring, "open_stream", lambda path, texts: counted(path))
+    monkeypatch.setattr(scoring, "open_stream", lambda path, texts, limits: counted(path))
     done = write_recommendations(
         policy, path, tmp_path / "out.csv", threads=2, progress=lambda rows, _: ahead.append(read[0] - rows)
     )

@@ -326,7 +326,7 @@ def test_who_gains_is_told_where_it_was_asked():
 
 
 def test_rules_are_kept_to_counted_and_listed():
-    table = log_of(500).table
+    table = log_of(2_000).table
     table = table.filter(
         pa.array(
             [
@@ -464,7 +464,7 @@ def test_a_stack_of_reward_models_is_told():
     assert "<td>all together</td>" in text
     assert ">chosen</td>" in text
     assert ", each in turn held out." in text
-    line, rows = how_it_learned(made.policy.provenance), made.policy.provenance["rows"]
+    line, rows = how_it_learned(made.policy), made.policy.provenance["rows"]
     assert line.startswith(f"{rows['train']:,} rows, each in turn held out, seed 0. Features by ")
     assert "%" in line
     assert len([note for note in made.policy.provenance["notes"] if "were cut" in note]) <= 1

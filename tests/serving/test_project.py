@@ -3,7 +3,10 @@
 import asyncio
 import json
 import os
+import re
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -15,6 +18,7 @@ import pytest
 from commands import PONN
 from ponn import simulate
 from ponn.errors import PonnError
+from ponn.serving.studio import project as projects
 from ponn.serving.studio.guesses import column_lines, guess_roles
 from ponn.serving.studio.project import (
     DONE,
@@ -23,6 +27,8 @@ from ponn.serving.studio.project import (
     RUNNING,
     WAITING,
     BusyError,
+    DiskError,
+    Job,
     NotThereError,
     Order,
     Project,
@@ -200,7 +206,7 @@ def test_cancel_ends_the_process_and_restart_begins_again(project):
     process = project.running[job.id]
     stopped = project.cancel(job.id)
     assert (stopped.state, stopped.message) == (INTERRUPTED, "Stopped on request.")
-    assert process.returncode == -signal.SIGTERM
+    assert process.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)  # before it was set up, and after
     assert project.restart(job.id).state == RUNNING
     assert project.cancel(job.id).state == INTERRUPTED
 
@@ -252,10 +258,225 @@ def test_a_damaged_job_is_shown_and_hides_no_other(project):
     assert "cannot be read" in job.message
 
 
+@pytest.mark.parametrize("changes", [{"created": "x"}, {"ended": [1]}, {"state": "odd"}, {"order": 3}, {"result": 1}])
+def test_a_job_that_was_not_written_by_us_hides_no_other(project, changes):
+    good, bad = Job("good", ORDER, FAILED), Job("bad", ORDER, FAILED)
+    for job in (good, bad):
+        project.folder(job).mkdir()
+        project.keep(job)
+    path = project.folder(bad) / "job.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert {job.id: job.state for job in project.jobs()} == {"good": FAILED, "bad": FAILED}
+
+
+# Who may look
+
+
+def modes_below(folder):
+    return {str(path.relative_to(folder)): stat.S_IMODE(path.lstat().st_mode) for path in folder.rglob("*")}
+
+
+def assert_private(folder):
+    modes = modes_below(folder)
+    closed = {name: oct(mode) for name, mode in modes.items() if "/" in name or name in ("files", "jobs")}
+    ours = {name: mode for name, mode in closed.items() if name != "files/log.csv"}
+    assert not {name: mode for name, mode in ours.items() if int(mode, 8) & 0o077}
+
+
+def test_nobody_else_looks_into_the_studios_folder(project, quick):
+    before = os.umask(0)
+    try:
+        job = project.start(ORDER)
+        add(project, "new.csv", b"a,b\n", b"1,2\n")
+        job = wait_until(project, job.id, (DONE, FAILED))
+    finally:
+        os.umask(before)
+    names = set(os.listdir(project.folder(job)))
+    assert {"job.json", "result.json", "policy.ponn", "report.html"} <= names, job.message
+    assert_private(project.files_folder.parent)
+
+
+def test_what_an_earlier_version_left_open_is_closed(tmp_path):
+    outside = tmp_path / "outside.csv"
+    outside.touch()
+    outside.chmod(0o644)
+    for name in ("files/log.csv", "jobs/abc/policy.ponn"):
+        path = tmp_path / "studio" / name
+        path.parent.mkdir(parents=True)
+        path.touch(mode=0o644)
+    (tmp_path / "studio/files/link.csv").symlink_to(outside)
+    (tmp_path / "studio").chmod(0o755)
+    Project(tmp_path / "studio").close()
+    (tmp_path / "studio/files/link.csv").unlink()
+    assert_private(tmp_path / "studio")
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o644  # what is not in the folder is not ours
+    assert stat.S_IMODE((tmp_path / "studio").stat().st_mode) == 0o755  # nor is the folder that was named
+
+
+# Full disks and vanished folders
+
+QUICK_LEARNER = """
+import sys, time
+from pathlib import Path
+from ponn.processes import be_job
+be_job({memory})
+words = dict(word.removeprefix("--").split("=", 1) for word in sys.argv if "=" in word)
+while "--set=epochs=100000" in sys.argv: time.sleep(0.01)
+Path(words["out"]).write_text("policy")
+Path(words["report"]).write_text("report")
+print("{{}}")
+"""
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Learning that ends at once, or never."""
+    monkeypatch.setattr(projects, "command", lambda memory: ["-c", QUICK_LEARNER.format(memory=memory)])
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """A disk that can be full: what is written to it then is an OSError."""
+    state = {"full": False}
+    write = projects.write_whole
+
+    def written(*arguments, **more):
+        if state["full"]:
+            raise OSError(28, "No space left on device")
+        return write(*arguments, **more)
+
+    monkeypatch.setattr(projects, "write_whole", written)
+    return state
+
+
+def test_the_queue_survives_a_full_disk(project, quick, disk):
+    first, second = project.start(SLOW), project.start(ORDER)
+    disk["full"] = True
+    project.cancel(first.id)
+    found = wait_until(project, second.id, (DONE, FAILED))
+    assert (found.state, project.running) == (DONE, {})
+    assert project.job(first.id).state == INTERRUPTED
+    assert "No space left" in project.trouble(found)
+    with pytest.raises(DiskError, match="No space left"):
+        project.start(ORDER)
+    assert len(project.jobs()) == 2
+    disk["full"] = False
+    third = wait_until(project, project.start(ORDER).id, (DONE, FAILED))
+    assert (third.state, project.unwritten) == (DONE, {})
+    project.close()
+    again = Project(project.files_folder.parent)
+    assert {job.id: job.state for job in again.jobs()} == {first.id: INTERRUPTED, second.id: DONE, third.id: DONE}
+    again.close()
+
+
+def test_a_folder_that_is_removed_while_its_job_runs_ends_nothing_else(project, quick):
+    first, second = project.start(SLOW), project.start(ORDER)
+    shutil.rmtree(project.folder(first))
+    assert project.job(first.id).state == RUNNING
+    project.cancel(first.id)
+    assert project.job(first.id).state == INTERRUPTED
+    assert "No such file" in project.trouble(project.job(first.id))
+    assert wait_until(project, second.id, (DONE, FAILED)).state == DONE
+    shutil.rmtree(project.jobs_folder)
+    shutil.rmtree(project.files_folder)
+    assert project.files() == []
+    assert [job.id for job in project.jobs()] == [first.id]  # who could not be written down is still known
+    assert add(project, "log.csv", b"a,b\n1,2\n").read_bytes() == b"a,b\n1,2\n"
+    assert wait_until(project, project.start(ORDER).id, (DONE, FAILED)).state == DONE
+    assert_private(project.files_folder.parent)
+
+
+def test_a_full_disk_refuses_an_upload_and_leaves_nothing(project, monkeypatch):
+    monkeypatch.setattr(projects, "linked", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(DiskError, match="No space left"):
+        add(project, "new.csv", b"a,b\n")
+    assert os.listdir(project.files_folder) == ["log.csv"]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("print('{')", "result in .* cannot be read"),
+        ("print('[' * 100_000)", "result in .* cannot be read"),
+        ("print('[]')", "not what `ponn learn` writes"),
+        ("print('{}')", "no policy beside it"),
+        ("import glob, shutil; [*map(shutil.rmtree, glob.glob(jobs + '/*'))]", "cannot be read: .*No such file"),
+        ("import os; os.abort()", "ended from outside .SIGABRT"),
+        ("import sys; print('x' * 10_000_000, file=sys.stderr); raise MemoryError", "took more memory than the 5"),
+    ],
+)
+def test_a_result_that_cannot_be_read_is_a_failure_and_the_next_job_begins(tmp_path, monkeypatch, code, told):
+    project = Project(tmp_path / "studio", memory=5_000_000_000)
+    (project.files_folder / "log.csv").touch()
+    starts = []
+
+    def odd(_):
+        starts.append(1)
+        return ["-c", f"jobs = {str(project.jobs_folder)!r}\n{code}"]
+
+    monkeypatch.setattr(projects, "command", odd)
+    for _ in range(2):
+        job = wait_until(project, project.start(ORDER).id, (DONE, FAILED))
+        assert job.state == FAILED
+        assert re.search(told, job.message), job.message
+    assert len(starts) == 2
+    assert project.running == {}
+    project.close()
+
+
+def test_who_cannot_begin_has_failed_and_the_next_may(project, quick, monkeypatch):
+    first = project.start(SLOW)
+    second, third = project.start(ORDER), project.start(ORDER)
+    begin, failures = subprocess.Popen, [OSError(11, "Resource temporarily unavailable")]
+
+    def popen(*arguments, **more):
+        if failures:
+            raise failures.pop()
+        return begin(*arguments, **more)
+
+    monkeypatch.setattr(projects.subprocess, "Popen", popen)
+    project.cancel(first.id)
+    assert wait_until(project, second.id, (FAILED,)).message.startswith("[Errno 11]")
+    assert wait_until(project, third.id, (DONE, FAILED)).state == DONE
+
+
+def test_no_thread_to_follow_is_no_job_that_runs_for_ever(project, quick, monkeypatch):
+    def no_thread(_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(projects.threading.Thread, "start", no_thread)
+        job = project.start(SLOW)
+    assert (job.state, project.running) == (FAILED, {})
+    assert wait_until(project, project.start(ORDER).id, (DONE, FAILED)).state == DONE
+
+
+@pytest.mark.parametrize("step", ["note_progress", "ended"])
+def test_a_mistake_of_ours_holds_up_no_other_job(project, quick, monkeypatch, step):
+    def wrong(*_):
+        raise KeyError("of ours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Project, step, wrong)
+        job = wait_until(project, project.start(ORDER).id, (DONE, FAILED))
+    assert (job.state, "made a mistake (KeyError)" in job.message) == (FAILED, True)
+    assert wait_until(project, project.start(ORDER).id, (DONE, FAILED)).state == DONE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are kept by Linux")
+def test_learning_that_takes_too_much_memory_is_told(tmp_path):
+    project = Project(tmp_path / "studio", memory=60_000_000)
+    write_table(simulate.world("kidney-stones", seed=0).log.table, project.files_folder / "log.csv")
+    job = wait_until(project, project.start(ORDER).id, (DONE, FAILED))
+    project.close()
+    assert "more memory than the 0.1 GB" in job.message
+
+
 def test_lines_of_a_process():
     assert progress_in('{"message": "m", "done": 1, "total": 2}\n') == {"message": "m", "done": 1, "total": 2}
     assert progress_in("Warning: {}") is None
     assert progress_in("{broken") is None
+    assert progress_in('{"message": "m", "done": 1e999, "total": ' + "[" * 100_000) is None
     assert failure_in(["a warning", "Error: no such column.", "Look again."]) == "no such column. Look again."
     assert failure_in([]) == "Learning failed without a word."
 

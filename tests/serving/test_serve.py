@@ -1,6 +1,7 @@
 """The server says what the library says, refuses what it must, and stays up."""
 
 import asyncio
+import gc
 import json
 import math
 import os
@@ -17,6 +18,7 @@ import zipfile
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +35,8 @@ from ponn.serving.advice import Adviser, Ask, AskError, Mode, drawn
 from ponn.serving.decisions import convert_decisions
 from ponn.serving.metrics import Metrics
 from ponn.serving.rows import RowError, RowReader
-from ponn.serving.service import MOST_TURNS, Together
+from ponn.serving.service import served_adviser
+from ponn.serving.turns import MOST_TURNS, Pace, Together
 from served import as_json, cases, made_policy, served
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -215,6 +218,202 @@ def test_a_wrong_request_is_told_what_is_wrong(client, body, status, told):
     answer = client.ask("POST", "/recommend", body)
     assert answer.status == status
     assert told in answer.json()["error"]
+
+
+HOSTILE = [  # values that JSON can hold, each of which some later step has trouble with
+    *(2**53 + 1, 2**60, 2**63, 2**64 - 1, -(2**63), 10**30, 1e308, -1.7e308, 5e-324, -0.0, 1e15, 1e22, 0, 1, 2),
+    *(True, False, None, "", "\x00", "a\x00b", "=cmd", "|", "pill|", "\r\n", "a\tb", "nan", "inf", "1e5", "true"),
+    *("\U0010ffff", "\uffff", "é" * 9_999, "y" * 10_001, "1" * 65, [], [[]], ["pill"], [1], [None], [2**60]),
+    *(["pill", 1], {}, {"a": 1}, "0001-01-01", "9999-12-31", "99999-01-01", "-99999-01-01", "2021-02-30"),
+    *("2021-03-04T23:59:60", "2021-03-04T12:00:00Z", "2021-03-04T12:00:00.123456789", "1677-01-01", "292277-01-01"),
+]
+
+
+def test_no_value_of_any_field_makes_a_mistake_of_ours(policy, here, tmp_path):
+    """Every hostile value in every field, with every option: answered or refused, and what was logged is a log."""
+    rules = ["operate if age >= 40", "pill if ward == 'x'", "pill if floor >= 3", "wait if old == true"]
+    told = replace(policy, usual=usual_values(policy.encoding, cases(400, 1)), eligibility=Eligibility("open", rules))
+    good = good_row(open="wait|pill", floor=2, old=False)
+    options = [{"reasons": True}, {"eligible": ["wait", "pill"]}]
+    answered = 0
+    mode = Mode("explore", 0.5)
+    with served(policy, tmp_path, decisions=tmp_path / "d.jsonl", mode=mode, access_log=False) as client:
+        client.service.adviser = Adviser(told, mode)
+        for field in good:
+            for value in HOSTILE:
+                for more in options:
+                    answer = client.post("/recommend", {"rows": [good, good | {field: value}], **more})
+                    assert answer.status in (200, 400, 422), (field, value, more)
+                    if answer.status == 200:
+                        id = answer.json()["recommendations"][1]["id"]
+                        assert client.post("/outcome", {"id": id, "reward": value}).status in (200, 422)
+                        assert client.post("/outcome", {"id": id, "reward": 10}).status == 200
+                        answered += 1
+    found = convert_decisions([tmp_path / "d.jsonl"], tmp_path / "log.csv")
+    assert (found.rows, found.unreadable) == (answered, 0)
+    assert answered > 200
+    checked = here("check", "log.csv", "--action", "did", "--reward", "cost")
+    assert checked.returncode == 0, checked.stderr
+
+
+class Poisoned(Adviser):
+    """Fails for every batch that holds a row of age 13, and says the whole row in its error."""
+
+    def advise(self, asked):
+        """Fail or advise."""
+        for one in asked:
+            for row in one.ask.rows:
+                if row.get("age") == 13:
+                    raise RuntimeError(f"cannot answer {row}")
+        return super().advise(asked)
+
+
+def test_a_batch_that_fails_fails_only_for_the_culprit_whose_cells_are_not_logged(policy, tmp_path, caplog):
+    with served(policy, tmp_path, access_log=False) as client:
+        client.service.adviser = Poisoned(policy)
+        sent = [{"row": good_row(ward="secret-place", age=13.0 if j == 7 else 50.0)} for j in range(30)]
+
+        async def all_at_once():
+            return await asyncio.gather(*(client.asked("POST", "/recommend", json.dumps(one).encode()) for one in sent))
+
+        statuses = [one.status for one in client.loop.run_until_complete(all_at_once())]
+        assert statuses == [500 if j == 7 else 200 for j in range(30)]
+        assert client.post("/recommend", {"rows": [sent[7]["row"]] * 500, "reasons": True}).status == 500
+    told = server.JsonLines().format(caplog.records[0])
+    assert "RuntimeError" in told
+    assert "test_serve.py" in told  # the place
+    assert "secret-place" not in caplog.text + told
+
+
+@pytest.mark.parametrize("path", ["/policy", "/openapi.json", "/metrics", "/score"])
+def test_mistakes_on_any_route_have_our_form_and_are_logged_without_their_message(
+    policy, tmp_path, caplog, monkeypatch, path
+):
+    def fail(*_):
+        raise KeyError("secret-place")
+
+    with served(policy, tmp_path, access_log=False) as client:
+        for name in ("kept", "current"):
+            monkeypatch.setattr(client.service, name, fail)
+        monkeypatch.setattr(client.service.metrics, "text", fail)
+        answer = client.ask("POST" if path == "/score" else "GET", path, b"a", headers={"content_type": "text/csv"})
+    assert (answer.status, set(answer.json())) == (500, {"error"})
+    assert answer.headers["cache-control"] == "no-store"
+    assert "KeyError" in caplog.text
+    assert "secret-place" not in caplog.text
+
+
+def test_what_fails_beside_all_requests_is_logged_without_its_message(policy, tmp_path, caplog):
+    async def fail():
+        raise ValueError("secret-place")
+
+    with served(policy, tmp_path, access_log=False) as client:
+        client.loop.run_until_complete(client.asked("GET", "/healthz"))
+        task = client.loop.create_task(fail())
+        client.loop.run_until_complete(asyncio.sleep(0.01))
+        del task
+        gc.collect()
+    assert "beside all requests: ValueError" in caplog.text
+    assert "secret-place" not in caplog.text
+
+
+def test_every_answer_has_safe_headers(policy, tmp_path, monkeypatch):
+    with served(policy, tmp_path, token=TOKEN, access_log=False) as client:
+        key = {"authorization": f"Bearer {TOKEN}"}
+        answers = [client.get(path, **key) for path in ("/", "/docs", "/policy", "/healthz", "/readyz", "/metrics")]
+        answers += [client.get(path, **key) for path in ("/openapi.json", "/static/dom.js", "/nowhere", "/recommend")]
+        answers += [client.get("/policy"), client.post("/recommend", {"row": good_row()}, **key)]
+        answers += [client.post("/recommend", {"row": 3}, **key), client.ask("POST", "/score", b"a\n1\n", headers=key)]
+        answers += [client.ask("POST", "/recommend", b"{}" * 1_000_000, headers=key)]
+        monkeypatch.setattr(client.service, "read", lambda _: 1 / 0)
+        answers += [client.post("/recommend", {"row": good_row()}, **key)]
+    assert [one.status for one in answers] == [*[200] * 8, 404, 405, 401, 200, 422, 415, 413, 500]
+    for one in answers:
+        assert one.headers["cache-control"] == "no-store"
+        assert one.headers["x-content-type-options"] == "nosniff"
+        assert one.headers["referrer-policy"] == "no-referrer"
+        assert "frame-ancestors" in one.headers["content-security-policy"]
+        assert one.headers["x-request-id"]
+
+
+def test_large_requests_keep_nobody_waiting(policy, rows, tmp_path):
+    """While 1,000 rows with reasons are answered 3 at a time, health is told in between, and small requests too.
+
+    The slowest of some hundred answers may take 50 ms of processor time, and the median a tenth of that: the whole
+    takes a fifth of a second without pauses.
+    """
+    told = replace(policy, usual=usual_values(policy.encoding, cases(400, 1)))
+    large = json.dumps({"rows": (as_json(rows.slice(4)) * 4)[:1_000], "reasons": True}).encode()
+    small = json.dumps({"row": good_row()}).encode()
+    times = {"/healthz": [], "/recommend": []}
+
+    async def ask_small(client):
+        for path, spent in times.items():
+            started = time.thread_time()
+            method, body = ("POST", small) if path == "/recommend" else ("GET", b"")
+            assert (await client.asked(method, path, body)).status == 200
+            spent.append(time.thread_time() - started)  # of the event loop, with whatever came between
+
+    async def run(client):
+        waiting = [asyncio.ensure_future(client.asked("POST", "/recommend", large)) for _ in range(3)]
+        while not all(one.done() for one in waiting):
+            await ask_small(client)
+            await asyncio.sleep(0.001)
+        return [one.result() for one in waiting]
+
+    with served(told, tmp_path, access_log=False) as client:
+        alone = client.ask("POST", "/recommend", large).json()["recommendations"]
+        answers = client.loop.run_until_complete(run(client))
+    for answer in answers:
+        found = answer.json()["recommendations"]
+        assert [one["action"] for one in found] == [one["action"] for one in alone]
+        assert len({one["id"] for one in found}) == 1_000
+    assert len(times["/healthz"]) > 20
+    for spent in times.values():
+        assert max(spent) < 0.05
+        assert sorted(spent)[len(spent) // 2] < 0.005
+
+
+def test_a_wrong_row_of_a_large_request_is_named(client, rows):
+    sent = as_json(rows.slice(4)) * 4
+    sent[900] = sent[900] | {"dose": "many"}
+    found = client.post("/recommend", {"rows": sent[:1_000], "reasons": True}).json()
+    assert (found["row"], found["field"]) == (901, "dose")
+    answer = client.post("/recommend", {"rows": sent[:300], "eligible": [["pill"]] * 2, "reasons": True})
+    assert "2 lists for 300 rows" in answer.json()["error"]
+
+
+def test_too_many_large_requests_are_told_to_come_again(policy, rows, tmp_path, monkeypatch):
+    monkeypatch.setattr("ponn.serving.turns.MOST_WAITING", 3)
+    large = json.dumps({"rows": as_json(rows), "reasons": True}).encode()
+    small = json.dumps({"row": good_row()}).encode()
+
+    async def all_at_once(client):
+        sent = [large] * 20 + [small] * 20
+        return await asyncio.gather(*(client.asked("POST", "/recommend", one) for one in sent))
+
+    with served(policy, tmp_path, access_log=False) as client:
+        statuses = [one.status for one in client.loop.run_until_complete(all_at_once(client))]
+        assert sorted(set(statuses[:20])) == [200, 503]
+        assert statuses[:20].count(200) == 7
+        assert set(statuses[20:]) == {200}
+        assert client.ask("POST", "/recommend", large).status == 200
+
+
+def test_the_pace_of_a_policy_is_learned():
+    pace = Pace()
+    assert pace.estimate(0, True) == 0
+    assert pace.estimate(1_000, True) > 0.1  # nothing is known yet
+    for rows, seconds in ((1, 0.002), (100, 0.004)):
+        pace.learn(rows, True, seconds)
+    assert pace.estimate(1, True) == 0.002
+    assert pace.estimate(32, True) == 0.064  # in proportion, until some such were seen
+    assert pace.estimate(127, True) == 0.004
+    assert pace.rows_in(0.005, True) == 2
+    assert pace.rows_in(0.0001, True) == 1
+    for _ in range(30):
+        pace.learn(1, True, 0.0001)
+    assert pace.estimate(1, True) == pytest.approx(0.0001, rel=0.1)
 
 
 def test_ten_thousand_malformed_bodies_are_all_refused(client, rows):
@@ -476,10 +675,10 @@ def changed_file(path, change):
 def test_a_policy_that_could_not_answer_is_refused_before_it_is_asked(policy, tmp_path, change):
     path = tmp_path / "policy.ponn"
     policy.save(path)
-    server.served_adviser(path, Mode())
+    served_adviser(path, Mode())
     changed_file(path, change)
     with pytest.raises(PonnError):
-        server.served_adviser(path, Mode())
+        served_adviser(path, Mode())
 
 
 def wait_until(client, condition):
@@ -546,6 +745,121 @@ def test_a_worker_that_starts_with_a_damaged_file_waits_for_a_good_one(policy, t
         assert client.post("/recommend", {"row": good_row()}).status == 200
 
 
+def test_the_look_out_for_a_better_policy_survives_whatever_a_file_does(policy, tmp_path, caplog, monkeypatch):
+    """Folders, links to nowhere, unreadable and half written files, exceptions nobody foresaw; then a good one."""
+    path, other = tmp_path / "policy.ponn", made_policy(1)
+
+    def explode(*_):
+        raise RecursionError("maximum recursion depth exceeded")
+
+    with served(policy, tmp_path) as client:
+
+        def refused(told):
+            wait_until(client, lambda: told in client.service.refused)
+            ready = client.get("/readyz")
+            assert ready.status == 200
+            assert told in ready.json()["refused"]
+            assert "ponn_policy_refused 1\n" in client.get("/metrics").body.decode()
+            assert client.post("/recommend", {"row": good_row()}).json()["policy"] == policy.digest
+
+        path.unlink()
+        path.mkdir()
+        refused("There is no policy file")
+        path.rmdir()
+        path.symlink_to(path)
+        path.unlink()
+        path.write_bytes(b"")
+        refused("is no zip")
+        path.write_bytes(b"PK" * 40_000)
+        content = (policy.save(tmp_path / "good.ponn"), (tmp_path / "good.ponn").read_bytes())[1]
+        path.write_bytes(content[: len(content) // 2])
+        refused("its end is missing")
+        with monkeypatch.context() as patched:
+            patched.setattr("ponn.serving.service.load_adviser", explode)
+            path.write_bytes(content)
+            refused("could not be loaded: RecursionError")
+        with monkeypatch.context() as patched:
+            patched.setattr("ponn.service.Service.reload", explode)
+            path.write_bytes(content + b" ")
+            wait_until(client, lambda: "after a look" in caplog.text)
+        other.save(path)
+        wait_until(client, lambda: client.service.adviser.digest == other.digest)
+        assert not client.service.refused
+        assert client.get("/readyz").json()["refused"] is None
+    assert "RecursionError" in caplog.text
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="everybody reads everything here")
+def test_a_file_that_becomes_readable_is_taken_up(policy, tmp_path):
+    path = tmp_path / "policy.ponn"
+    with served(policy, tmp_path) as client:
+        path.chmod(0)
+        made_policy(1).save(path)
+        path.chmod(0)
+        wait_until(client, lambda: "could not be read" in client.service.refused)
+        path.chmod(0o600)
+        wait_until(client, lambda: client.service.adviser.digest != policy.digest)
+
+
+def test_a_worker_that_starts_beside_a_refused_file_serves_the_last_good_one(policy, tmp_path):
+    (tmp_path / "shared").mkdir()
+    options = {"metrics": tmp_path / "shared"}
+    with served(policy, tmp_path, **options):
+        pass
+    (tmp_path / "policy.ponn").write_bytes(b"nothing")
+    with served(tmp_path, tmp_path, **options) as client:
+        ready = client.get("/readyz")
+        assert ready.status == 200
+        assert ready.json()["policy"] == policy.digest
+        assert "is no zip" in ready.json()["refused"]
+        assert client.post("/recommend", {"row": good_row()}).json()["policy"] == policy.digest
+        other = made_policy(1)
+        other.save(tmp_path / "policy.ponn")
+        wait_until(client, lambda: client.service.adviser.digest == other.digest)
+    (tmp_path / "policy.ponn").unlink()
+    with served(tmp_path, tmp_path, **options) as client:
+        assert client.service.adviser.digest == other.digest
+        assert "There is no policy file" in client.service.refused
+    assert (tmp_path / "shared" / "last-good.ponn").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_worker_that_is_killed_beside_a_refused_file_is_replaced_by_one_that_answers(policy, tmp_path):
+    policy.save(tmp_path / "p.ponn")
+    with started("p.ponn", "--workers", "2", cwd=tmp_path) as (process, url):
+        wait_for(lambda: ask(url, "/readyz")[0] == 200)
+        (tmp_path / "p.ponn").write_bytes(b"nothing")
+        wait_for(lambda: json.loads(ask(url, "/readyz")[1])["refused"])
+        killed = children_of(process.pid)
+        for worker in killed:
+            os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: len(set(children_of(process.pid)) - set(killed)) == 2)
+        wait_for(lambda: answered(url))
+        for _ in range(20):
+            status, body = ask(url, "/readyz")
+            assert status == 200
+            assert json.loads(body)["policy"] == policy.digest
+            assert "is no zip" in json.loads(body)["refused"]
+
+
+def answered(url):
+    with suppress(OSError):
+        return ask(url, "/recommend", {"row": good_row()})[0] == 200
+    return False
+
+
+def wait_for(condition):
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def children_of(pid):
+    """The workers of a server; the process that watches over semaphores is none."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(one) for one in found if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
 # What is told --------------------------------------------------------------------------------------------
 
 
@@ -580,6 +894,25 @@ def test_the_access_log_holds_no_feature_values_unless_asked(policy, tmp_path, c
         assert (first["path"], first["method"], first["status"], first["rows"]) == ("/recommend", "POST", 200, 1)
         assert ("secret-place" in json.dumps(first)) is asked
         assert second["path"] == "/healthz"
+
+
+def test_counters_survive_a_full_temporary_disk(tmp_path):
+    """Under a limit on the size of files: what cannot be shared is counted by the process alone."""
+    code = (
+        "import resource, signal, sys; from pathlib import Path; from ponn.serving.metrics import Metrics\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))\n"
+        "mine = Metrics(Path(sys.argv[1])); mine.add('ponn_outcomes_total', 3); print(mine.text({}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "ponn_outcomes_total 3\n" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+    other = Metrics(tmp_path)
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_blocks * 512 >= file.stat().st_size  # no hole that a full disk could not fill
+    (tmp_path / "half.counts").write_bytes(b"x" * 40)
+    other.add("ponn_outcomes_total", 2)
+    assert "ponn_outcomes_total 2\n" in other.text({})
 
 
 def test_counters_of_workers_add_up_and_survive_them(tmp_path):
@@ -849,23 +1182,30 @@ def test_the_policys_own_rules_are_kept(policy, rows):
         adviser.check(Ask([good_row()]))
 
 
+class Numbered(NamedTuple):
+    """Stands for a request with one row."""
+
+    number: float
+    ask: Ask = Ask([{}])
+
+
 class Counted:
     """Stands for an adviser: answers every request with its own number, and remembers who was answered together."""
 
     def __init__(self):
-        self.groups = []
+        self.groups, self.pace = [], Pace()
 
     def advise(self, asked):
         """The requests themselves."""
-        self.groups.append(list(asked))
-        return asked
+        self.groups.append([one.number for one in asked])
+        return self.groups[-1]
 
 
 def test_requests_that_arrive_one_turn_after_another_are_answered_together():
     async def arrive(together, adviser, number):
         for _ in range(int(2 * number)):
             await asyncio.sleep(0)
-        return await together.advise(adviser, number)
+        return await together.advise(adviser, adviser.pace, Numbered(number))
 
     async def all_of(turns):
         together, adviser = Together(), Counted()

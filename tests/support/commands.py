@@ -23,7 +23,7 @@ def run(*words: object, cwd: Path | None = None) -> CompletedProcess[str]:
 def here(tmp_path, monkeypatch, capsys) -> Iterator[Callable[..., CompletedProcess[str]]]:
     """The same in this process, in an empty folder or a given one: a new Python takes seconds to load what it needs."""
     monkeypatch.chdir(tmp_path)
-    on_term = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def run_here(*words: object, cwd: Path = tmp_path) -> CompletedProcess[str]:
         monkeypatch.chdir(cwd)
@@ -37,4 +37,5 @@ def here(tmp_path, monkeypatch, capsys) -> Iterator[Callable[..., CompletedProce
         return CompletedProcess(words, status or 0, *capsys.readouterr())
 
     yield run_here
-    signal.signal(signal.SIGTERM, on_term)
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -57,6 +57,7 @@ def learn(
     holdout: float,
     level: float,
     seed: int,
+    min_cell: int | None,
     as_json: bool,
     **columns: Any,
 ) -> None:
@@ -73,7 +74,7 @@ def learn(
     check_target("--out", out, log)
     check_target("--report", report, log, out)
     columns["features"] = columns["features"] or None
-    settings = parse_settings(changes)
+    settings = parse_settings(changes, min_cell)
     kept: list[Policy] = []
 
     def keep(policy: "Policy") -> None:
@@ -164,6 +165,7 @@ def compare(
     holdout: float,
     level: float,
     seed: int,
+    min_cell: int | None,
     as_json: bool,
     **columns: Any,
 ) -> None:
@@ -183,7 +185,7 @@ def compare(
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
     if not names:
         raise PonnError("--methods names no method; expected names with commas between, e.g. ponn-b,lr-l1.")
-    settings = parse_settings(changes)
+    settings = parse_settings(changes, min_cell)
     asked: dict[str, Any] = {"holdout": holdout, "level": level, "estimator": estimator, "interval": interval}
     with chosen_engine(engine, workers, address) as where, learning_progress() as tell:
         rows = read_log(log, engine=where, progress=tell, **columns)

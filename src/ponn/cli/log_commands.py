@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ponn.cli.options import chosen_engine, engine_options, json_option, log_options
+from ponn.cli.options import (
+    chosen_engine,
+    engine_options,
+    formulas_option,
+    json_option,
+    log_options,
+    tell_quoted,
+)
 from ponn.cli.terminal import console, learning_progress
 from ponn.cli.value_tables import doubt_of, value_and_ends
 
@@ -128,8 +135,9 @@ def overlap_table(found: "Check") -> "Table":
     help="Logging policy of the UCI worlds: as in the paper, or far more biased.",
 )
 @click.option("--known-propensity", is_flag=True, help="Write the true propensity of the logged action as a column.")
+@formulas_option
 @json_option
-def simulate(world: str, out: str, truth: str | None, as_json: bool, **settings: Any) -> None:
+def simulate(world: str, out: str, truth: str | None, formulas: bool, as_json: bool, **settings: Any) -> None:
     """Write a log of a world whose truth is known.
 
     \b
@@ -144,14 +152,15 @@ def simulate(world: str, out: str, truth: str | None, as_json: bool, **settings:
     from ponn.tables.files import write_table
 
     made = make_world(world, **settings)
-    write_table(made.log.table, Path(out))
+    quoted = write_table(made.log.table, Path(out), formulas=formulas)
     if truth:
-        write_table(made.truth_table(), Path(truth))
+        quoted += write_table(made.truth_table(), Path(truth), formulas=formulas)
     if as_json:
         roles = {name: getattr(made.log.columns, name) for name in ("action", "reward", "propensity")}
         click.echo(json.dumps({"out": out, "truth": truth, "rows": len(made.log), "about": made.about, **roles}))
     else:
         tell_simulated(made, out)
+        tell_quoted(quoted)
 
 
 def tell_simulated(made: "World", out: str) -> None:

@@ -13,7 +13,21 @@ from ponn.errors import PonnError
 if TYPE_CHECKING:
     from ponn.engine.passes import Engine
 
+formulas_option = click.option(
+    "--keep-formulas",
+    "formulas",
+    is_flag=True,
+    help="Leave texts in CSV that a spreadsheet would execute as they are; else they get an apostrophe.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+
+
+min_cell_option = click.option(
+    "--min-cell",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Tell nothing that fewer than N people share: rare levels, ends of ranges, small cells.  [default: 10]",
+)
 
 
 def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,6 +109,7 @@ LEARNING = (
     ),
     click.option("--level", type=float, default=0.95, show_default=True, help="Confidence of intervals and verdict."),
     click.option("--seed", type=int, default=0, show_default=True),
+    min_cell_option,
     json_option,
 )
 
@@ -121,9 +136,9 @@ def valuing_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def parse_settings(changes: Iterable[str]) -> dict[str, Any]:
-    """Every --set NAME=VALUE, each name once."""
-    found: dict[str, Any] = {}
+def parse_settings(changes: Iterable[str], min_cell: int | None = None) -> dict[str, Any]:
+    """Every --set NAME=VALUE, each name once, and what --min-cell says."""
+    found: dict[str, Any] = {} if min_cell is None else {"min_cell": min_cell}
     for name, value in map(parse_setting, changes):
         if name in found:
             raise PonnError(f"--set gives {name} twice, {found[name]!r} and {value!r}; expected each name once.")
@@ -158,3 +173,13 @@ def check_target(option: str, target: str | None, *taken: str, folder: bool = Fa
         raise PonnError(f"{option} {target}: there is no directory {folder_of_it}. Make it, or name another place.")
     if not os.access(folder_of_it, os.W_OK):
         raise PonnError(f"{option} {target}: nothing may be written in {folder_of_it}. Name another place.")
+
+
+def tell_quoted(count: int) -> None:
+    """How many texts got an apostrophe."""
+    if count:
+        click.echo(
+            f"{count:,} texts that a spreadsheet would execute were written with an apostrophe before them, which ponn "
+            "takes away when it reads them; --keep-formulas leaves them as they are.",
+            err=True,
+        )

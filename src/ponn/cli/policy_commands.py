@@ -1,13 +1,22 @@
 """Commands about a policy: `ponn explain`, `ponn evaluate`, `ponn report`, `ponn recommend`."""
 
 import json
+import math
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ponn.cli.options import check_target, chosen_engine, engine_options, json_option, valuing_options
+from ponn.cli.options import (
+    check_target,
+    chosen_engine,
+    engine_options,
+    formulas_option,
+    json_option,
+    min_cell_option,
+    tell_quoted,
+    valuing_options,
+)
 from ponn.cli.terminal import console, learning_progress, scoring_progress
 from ponn.cli.value_tables import print_doubts, subgroup_table, value_table
 from ponn.report.glossary import VARIANTS
@@ -31,18 +40,22 @@ def explain(policy: str, as_json: bool) -> None:
     Example:
       ponn explain clinic.ponn
     """
-    from dataclasses import asdict
-
     from ponn.policy.policy import load
 
     loaded = load(policy)
-    if not as_json:
+    if as_json:
+        click.echo(json.dumps(explained(loaded)))
+    else:
         print_policy(loaded)
-        return
-    told: dict[str, Any] = {"actions": loaded.actions, "method": loaded.method, "settings": dict(loaded.settings)}
-    told |= {"relevance": [asdict(one) for one in loaded.relevance], "provenance": dict(loaded.provenance)}
-    told |= {"eligibility": loaded.eligibility and loaded.eligibility.as_json()}
-    click.echo(json.dumps(told))
+
+
+def explained(policy: "Policy") -> dict[str, Any]:
+    """A policy for programs."""
+    from dataclasses import asdict
+
+    told: dict[str, Any] = {"actions": policy.actions, "method": policy.method, "settings": dict(policy.settings)}
+    told |= {"relevance": [asdict(one) for one in policy.relevance], "provenance": dict(policy.provenance)}
+    return told | {"eligibility": policy.eligibility and policy.eligibility.as_json()}
 
 
 def print_policy(policy: "Policy") -> None:
@@ -60,18 +73,17 @@ def print_policy(policy: "Policy") -> None:
     out.print(table)
     if policy.reads_all_sets:
         out.print("One network serves all actions and reads what was selected for any of them.")
-    made = policy.provenance
-    out.print(Text(f"Method {policy.method}, {how_it_learned(made)}"))
+    out.print(Text(f"Method {policy.method}, {how_it_learned(policy)}"))
     if policy.eligibility is not None:
         for told in policy.eligibility.sentences:
             out.print(Text(f"  {told}"))
-    for note in made["notes"]:
+    for note in policy.provenance.get("notes", ()):
         out.print(Text(f"  {note}"))
 
 
-def how_it_learned(made: Mapping[str, Any]) -> str:
+def how_it_learned(policy: "Policy") -> str:
     """Rows, seed and how far training went, in a line."""
-    rows, trained, seed = made["rows"], made["training"], made["seed"]
+    rows, trained, seed = policy.made("rows", "training", "seed")
     if "shares" in trained:
         kinds = sorted(trained["shares"].items(), key=lambda one: -one[1])
         told = ", ".join(f"{kind} {share:.0%}" for kind, share in kinds if share >= TOLD_SHARE)
@@ -82,7 +94,7 @@ def how_it_learned(made: Mapping[str, Any]) -> str:
     epochs = f", {trained['best_epoch']} epochs" if "best_epoch" in trained else ""
     return (
         f"{rows['train']:,} training, {rows['valid']:,} validation rows, seed {seed}{epochs}, "
-        f"validation loss {trained['valid_loss']:.4g}."
+        f"validation loss {trained.get('valid_loss', math.nan):.4g}."
     )
 
 
@@ -128,6 +140,7 @@ def evaluate(
     """
     from ponn.evaluation.evaluate import read_same_log, worth
     from ponn.evaluation.valuation import Sampled, seed_of, source_of
+    from ponn.log.acquaintance import seals
     from ponn.policy.policy import load
 
     loaded = load(policy)
@@ -149,7 +162,7 @@ def evaluate(
     if as_json:
         click.echo(json.dumps(found.as_json()))
     else:
-        split = source_of(loaded).get("whole") == rows.digest
+        split = seals(source_of(loaded).get("whole"), rows)
         print_worth(found, gamma is not None, "On rows kept aside" if split else "On these rows")
     if require_improvement and found.verdict.kind != "better":
         sys.exit(3)
@@ -174,8 +187,11 @@ def print_worth(found: "Worth", asked_for_gamma: bool, title: str) -> None:
 @click.option("--out", type=click.Path(), default="report.html", show_default=True, help="Where the report goes.")
 @click.option("--level", type=float, default=0.95, show_default=True, help="Confidence of intervals and verdict.")
 @click.option("--by", multiple=True, metavar="COL", help="Show who gains by the levels of a column; repeat.")
+@min_cell_option
 @json_option
-def report_on(policy: str, log: str, out: str, level: float, by: tuple[str, ...], as_json: bool) -> None:
+def report_on(
+    policy: str, log: str, out: str, level: float, by: tuple[str, ...], min_cell: int | None, as_json: bool
+) -> None:
     """Write a report on POLICY, valued on rows of LOG that it did not learn from: one HTML file that opens offline.
 
     \b
@@ -190,7 +206,8 @@ def report_on(policy: str, log: str, out: str, level: float, by: tuple[str, ...]
     check_target("--out", out, policy, log)
     loaded = load(policy)
     with learning_progress() as tell:
-        found = write_report(loaded, read_same_log(loaded, log, also=by), out, level=level, by=by, progress=tell)
+        asked: dict[str, Any] = {"level": level, "by": by, "min_cell": min_cell, "progress": tell}
+        found = write_report(loaded, read_same_log(loaded, log, also=by), out, **asked)
     if as_json:
         worth = None if found.worth is None else found.worth.as_json()
         click.echo(json.dumps({"report": out, "rows": found.rows, "worth": worth, "why_no_worth": found.why_no_worth}))
@@ -211,6 +228,7 @@ def report_on(policy: str, log: str, out: str, level: float, by: tuple[str, ...]
 @click.option("--available", multiple=True, metavar="ACTION", help="Only these actions are available; repeat.")
 @click.option("--reasons", is_flag=True, help="Add a column with the reasons for each recommendation, as JSON.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one per core. The result is the same.")
+@formulas_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object about the run; wants --out.")
 @engine_options
 def recommend(
@@ -236,7 +254,6 @@ def recommend(
       ponn recommend ads.ponn visitors.parquet --out banners.parquet --columns action,probability
       ponn recommend ads.ponn visitors/ --out banners/ --workers 4
     """
-    import signal
 
     from ponn.policy.policy import RECOMMENDED, load
     from ponn.policy.recommend import recommend as write_recommendations
@@ -244,7 +261,6 @@ def recommend(
     if as_json and not out:
         raise click.UsageError("--json wants --out FILE: both would go to standard output.")
     check_target("--out", out, policy, rows, folder=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is stopped clears up like an interrupted one
     chosen = RECOMMENDED if columns is None else [name.strip() for name in columns.split(",")]
     asked["eligible"] = available or None
     with chosen_engine(engine, workers, address) as where, scoring_progress() as progress:
@@ -252,13 +268,20 @@ def recommend(
         asked |= {"columns": chosen, "progress": progress, "engine": where}
         done = write_recommendations(load(policy), rows, target, **asked)
     if as_json:
-        about = {"out": out, "rows": done.rows, "seconds": done.seconds, "surprises": done.surprises}
+        about = {
+            "out": out,
+            "rows": done.rows,
+            "seconds": done.seconds,
+            "surprises": done.surprises,
+            "quoted": done.quoted,
+        }
         click.echo(json.dumps(about))
         return
     for name, counts in done.surprises.items():
         told = ", ".join(f"{count:,} {what}" for what, count in counts.items())
         click.echo(f"Column {name!r} holds cells unlike anything in training: {told}.", err=True)
     tell_support(done)
+    tell_quoted(done.quoted)
     if out:
         speed = f"{done.rows / done.seconds:,.0f} rows per second"
         click.echo(f"{out}: {done.rows:,} rows in {done.seconds:.1f} s ({speed}).", err=True)

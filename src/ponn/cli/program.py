@@ -1,6 +1,7 @@
 """The command line. Nothing heavy is imported before a command needs it."""
 
 import json
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from ponn.errors import PonnError
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import FrameType
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 COMMANDS = [check, simulate, learn, compare, explain, evaluate, report_on, recommend, serve, decisions, studio]
@@ -35,12 +37,13 @@ def ponn() -> None:
     \b
     Every command has --json: one JSON object on standard output, all else on standard error.
     Exit status: 0 done; 1 it cannot be done, and why; 2 the command was not understood;
-    3 --require-improvement, and there is none that the log can show; 130 interrupted.
+    3 --require-improvement, and there is none that the log can show; 130 interrupted; 128 + n ended by signal n.
     """
 
 
 def main() -> None:
     """Run a command: user errors are told in one paragraph, with exit status 1."""
+    end_in_order()
     try:
         ponn.main(prog_name="ponn", standalone_mode=False)
     except click.exceptions.Abort:
@@ -52,6 +55,24 @@ def main() -> None:
     except PonnError as error:
         click.echo(f"{click.style('Error:', fg='red', bold=True)} {error}", err=True)
         sys.exit(1)
+
+
+def end_in_order() -> None:
+    """Clear up, as after an error, when somebody ends this process or closes its terminal.
+
+    Unless it was told not to mind, as by nohup. The exit status is the one that a shell gives to a process that such a
+    signal has ended.
+    """
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, end)
+
+
+def end(number: int, _: "FrameType | None") -> None:
+    """Leave whatever is being done; a second signal does not keep it from being cleared up."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 @ponn.command()

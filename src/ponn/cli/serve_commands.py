@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ponn.cli.options import json_option
+from ponn.cli.options import formulas_option, json_option, tell_quoted
 from ponn.errors import PonnError
 from ponn.settings import SERVED_BYTES, SERVED_ROWS, STUDIO_UPLOAD
 
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 @click.option("--supported-only", is_flag=True, help="Leave out actions hardly ever taken in such cases.")
 @click.option(
     "--decisions", type=click.Path(), metavar="FILE", help="Keep a decision log, one file per worker: FILE.<worker>."
+)
+@click.option(
+    "--outcomes",
+    type=click.Choice(["refuse", "flag"]),
+    default="flag",
+    show_default=True,
+    help="What becomes of outcomes outside the range of training.",
 )
 @click.option("--report", type=click.Path(), metavar="FILE", help="An HTML report to show.")
 @click.option("--max-rows", "most_rows", type=click.IntRange(min=1), default=SERVED_ROWS, show_default=True)
@@ -89,22 +96,37 @@ def served_options(
 )
 @click.option("--propensity-name", default="propensity", show_default=True, help="Column for the known propensities.")
 @click.option("--keep", multiple=True, type=click.Choice(["id", "time"]), help="Keep this as a column; repeat.")
+@click.option("--history", type=click.Path(), metavar="FILE", help="Also write all outcomes, in order of arrival.")
+@click.option("--strict", is_flag=True, help="Refuse where a line cannot be read, instead of passing over it.")
+@formulas_option
 @json_option
-def decisions(decisions: tuple[str, ...], out: str, propensity_name: str, keep: tuple[str, ...], as_json: bool) -> None:
+def decisions(
+    decisions: tuple[str, ...],
+    out: str,
+    propensity_name: str,
+    keep: tuple[str, ...],
+    history: str | None,
+    strict: bool,
+    formulas: bool,
+    as_json: bool,
+) -> None:
     """Make of the decision logs of `ponn serve --decisions` a log to learn from, with known propensities.
 
     DECISIONS is the name that the server was given, or single files of its workers. Decisions without an outcome
-    are left out and counted.
+    are left out and counted; of several outcomes the last that arrived counts. Lines that cannot be read are named,
+    counted and passed over. Only you can read the files that are written.
 
     \b
-    Example:
+    Examples:
       ponn decisions decisions.jsonl --out log.csv
+      ponn decisions decisions.jsonl --out log.csv --history outcomes.csv --strict
     """
     from dataclasses import asdict
 
     from ponn.serving.decisions import convert_decisions
 
-    found = convert_decisions(decisions, out, propensity=propensity_name, keep=keep)
+    asked: dict[str, Any] = {"propensity": propensity_name, "keep": keep, "strict": strict, "formulas": formulas}
+    found = convert_decisions(decisions, out, history=history, **asked)
     if as_json:
         click.echo(json.dumps(asdict(found) | {"out": out}))
         return
@@ -112,12 +134,20 @@ def decisions(decisions: tuple[str, ...], out: str, propensity_name: str, keep: 
         f"{out}: {found.rows:,} of {found.decisions:,} decisions; {found.without_outcome:,} have no outcome.", err=True
     )
     for count, what in (
-        (found.replaced, "outcomes were replaced by later ones"),
+        (found.replaced, "outcomes were replaced by later ones (--history FILE has them all)"),
+        (found.outside, "outcomes are outside the range of training"),
+        (found.repeated, "decisions are in the files twice, and were taken once"),
         (found.unknown, "outcomes belong to decisions that are in none of the files"),
         (found.torn, "files end in a line that a crash cut off; nobody was told of that decision"),
     ):
         if count:
             click.echo(f"{count:,} {what}.", err=True)
+    tell_quoted(found.quoted)
+    if found.unreadable:
+        told = "".join(f"\n  {one}" for one in found.unreadable_lines)
+        more = found.unreadable - len(found.unreadable_lines)
+        told += f"\n  and {more:,} more" if more else ""
+        click.echo(f"{found.unreadable:,} lines cannot be read and were passed over:{told}", err=True)
     click.echo(f"Next: ponn learn {out} {found.flags}", err=True)
 
 
@@ -133,8 +163,11 @@ def decisions(decisions: tuple[str, ...], out: str, propensity_name: str, keep: 
 @click.option(
     "--max-upload", type=click.IntRange(min=1), default=STUDIO_UPLOAD, show_default=True, help="MB of an upload."
 )
+@click.option(
+    "--learn-memory", type=click.IntRange(min=1), help="MB that learning may take; by default 80 % of this machine's."
+)
 @json_option
-def studio(folder: str, port: int, max_upload: int, as_json: bool) -> None:
+def studio(folder: str, port: int, max_upload: int, learn_memory: int | None, as_json: bool) -> None:
     """Learn and try policies in the browser; everything stays on this machine.
 
     \b
@@ -154,4 +187,5 @@ def studio(folder: str, port: int, max_upload: int, as_json: bool) -> None:
         told = f"The studio is open on {url} (files in {folder}). Ctrl-C closes it."
         click.echo(json.dumps({"url": url, "folder": folder}) if as_json else told)
 
-    run_studio(Path(folder), port, max_upload * 1_000_000, tell)
+    memory = None if learn_memory is None else learn_memory * 1_000_000
+    run_studio(Path(folder), port, max_upload * 1_000_000, tell, memory=memory)

@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from ponn import __version__
 from ponn.errors import PonnError, one_line
+from ponn.processes import own_path, warning_options
 from ponn.storage import make_private_folder, write_whole
 
 ATTEMPTS = 3  # workers that may die on one shard before the run gives up
@@ -350,8 +351,7 @@ class Worker:
     def __init__(self) -> None:
         self.connection, theirs = Pipe()
         code = f"from ponn.engine.passes import serve; serve({theirs.fileno()})"
-        path = {"PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
-        environment = allocator() | os.environ | ONE_THREAD | path
+        environment = allocator() | os.environ | ONE_THREAD | own_path()
         command = [sys.executable, *warning_options(), "-c", code]
         self.process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
         theirs.close()
@@ -386,11 +386,6 @@ def allocator() -> dict[str, str]:
     """
     found = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(KEPT_MEMORY))
     return found | ({"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"} if "jemalloc" in pa.supported_memory_backends() else {})
-
-
-def warning_options() -> list[str]:
-    """How this process was told to treat warnings."""
-    return [part for option in sys.warnoptions for part in ("-W", option)]
 
 
 class Local:

@@ -12,6 +12,7 @@ from ponn.evaluation.shard_evaluation import compare_sharded
 from ponn.evaluation.valuation import Comparison, CurrentPractice, Sampled, Valued
 from ponn.evaluation.worth import Worth
 from ponn.evaluation.worth import worth as worth_in_memory
+from ponn.log.acquaintance import seals
 from ponn.log.log import Log
 from ponn.log.reading import as_directory, is_directory, is_large, read_log
 from ponn.log.sharded import ShardedLog
@@ -87,7 +88,7 @@ def read_same_log(
 def unseen_part(policy: Valued, log: ShardedLog) -> ShardedLog:
     """The rows that the policy did not learn from, where the log is the one that learning had split."""
     source = valuation.source_of(policy)
-    if source.get("whole") != log.digest:
+    if not seals(source.get("whole"), log):
         return log
     if source.get("split") != "hash":
         raise PonnError(
@@ -145,11 +146,13 @@ def compare_on_disk(
     rivals: dict[str, Valued] = {POLICY: policy, PRACTICE: CurrentPractice(), **draws(policy, rows)}
     with passes_of(log.holder or engine, progress, *what) as passes:
         found = compare_sharded(rivals, rows, learned.encoding, passes, estimator, level, settings, seed=seed)
-    if valuation.source_of(policy).get("digest") != log.digest:
-        return found
-    doubted = {
-        name: found.values[name].distrusted(valuation.LEARNED_FROM_THESE)
-        for name in (POLICY, DRAWN)
-        if name in found.values
-    }
+    doubts = known_on_disk(learned, log, rows)
+    doubted = {name: found.values[name].distrusted(*doubts) for name in (POLICY, DRAWN) if name in found.values}
     return replace(found, values={**found.values, **doubted})
+
+
+def known_on_disk(policy: Policy, log: ShardedLog, rows: ShardedLog) -> tuple[str, ...]:
+    """Whether the policy learned from these rows, as a sample of them tells; rows: the part that is valued."""
+    if seals(valuation.source_of(policy).get("digest"), log):
+        return (valuation.LEARNED_FROM_THESE,)
+    return valuation.known_among(policy, rows.sample.log)

@@ -94,8 +94,9 @@ def value_by_group(
     """The value of a policy, of current practice and their difference per level of one or several columns.
 
     Numbers are cut into `parts` at their quantiles; neighbours, or categories, with fewer than `fewest` rows are
-    joined. The intervals hold all together, over all subgroups of all columns, with probability `level`. What a
-    subgroup's rows cannot tell is marked there (`trusted`, `warnings`).
+    joined; what still has fewer than ten (missing cells, a lone rare level) is left out. The intervals hold all
+    together, over all subgroups of all columns, with probability `level`. What a subgroup's rows cannot tell is marked
+    there (`trusted`, `warnings`).
     """
     check_options(log, estimator, level, "normal")
     log = unseen_rows(policy, log)
@@ -124,7 +125,13 @@ def levels_of_columns(log: Log, by: str | Sequence[str], parts: int = PARTS, few
     if parts < 1 or fewest < 1:
         raise PonnError(f"parts is {parts} and fewest is {fewest}; expected whole numbers from 1.")
     columns = (by,) if isinstance(by, str) else tuple(dict.fromkeys(by))
-    return [level for column in columns for level in levels_of(log, column, parts, fewest)]
+    return [level for column in columns for level in large_enough(levels_of(log, column, parts, fewest), fewest)]
+
+
+def large_enough(levels: list[Level], fewest: int) -> list[Level]:
+    """The subgroups without those of so few rows that they would speak of single people; all where all are so small."""
+    least = min(fewest, Settings().min_cell)
+    return [one for one in levels if len(one.rows) >= least] or levels
 
 
 def levels_of(log: Log, column: str, parts: int, fewest: int) -> list[Level]:

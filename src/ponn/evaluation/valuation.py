@@ -43,7 +43,7 @@ from ponn.evaluation.intervals import (
     percentile_interval,
     verdict,
 )
-from ponn.log.acquaintance import known_share
+from ponn.log.acquaintance import seals
 from ponn.log.encoding import Encoding
 from ponn.log.log import Log, read_log
 from ponn.log.roles import Observed
@@ -139,13 +139,12 @@ def read_same_log(policy: Policy, path: Any, also: Sequence[str] = ()) -> Log:
 
 def same_columns(policy: Policy) -> dict[str, Any]:
     """The keywords of `read_log` with which the policy's log was read."""
-    made = policy.provenance
-    columns, reward = made["columns"], made["reward"]
-    return {role: columns[role] for role in ("action", "reward", "propensity", "group", "time", "weight")} | {
-        "features": columns["features"],
+    columns, reward = policy.made("columns", "reward")
+    return {role: columns.get(role) for role in ("action", "reward", "propensity", "group", "time", "weight")} | {
+        "features": columns.get("features", [one.name for one in policy.encoding.features]),
         "minimize": reward["minimize"],
         "reward_range": tuple(reward["range"]) if reward.get("declared") else Observed(*reward["range"]),
-        "drop_missing": made.get("drop_missing", False),
+        "drop_missing": policy.provenance.get("drop_missing", False),
         "eligible": policy.eligibility and replace(policy.eligibility, labels=policy.actions),
     }
 
@@ -294,15 +293,21 @@ def check_level(level: float) -> None:
 def unseen_rows(policy: Valued, log: Log) -> Log:
     """The rows that the policy did not learn from, where the log is the one that learning had split."""
     source = source_of(policy)
-    if source.get("whole") == log.digest:
+    if seals(source.get("whole"), log):
         return log.take(log.split_rows(1 - source["holdout"], source["seed"])[1])
     return log
 
 
 def source_of(policy: Valued) -> Mapping[str, Any]:
     """Where a policy was learned from; nothing for those that were not learned."""
-    learned = policy.policy if isinstance(policy, Sampled | SupportedOnly) else policy
-    return learned.provenance.get("source", {}) if isinstance(learned, Policy) else {}
+    learned = learned_policy(policy)
+    return {} if learned is None else learned.provenance.get("source", {})
+
+
+def learned_policy(policy: Valued) -> Policy | None:
+    """The learned policy that is valued, or that a valued one rests on."""
+    found = policy.policy if isinstance(policy, Sampled | SupportedOnly) else policy
+    return found if isinstance(found, Policy) else None
 
 
 def seed_of(policy: Valued) -> int:
@@ -322,6 +327,7 @@ class Scored:
     rare: tuple[str, ...]  # actions it wants that the log hardly contains
     reused: tuple[str, ...]  # whether the policy knows the rows
     moved: tuple[str, ...]  # whether it had to choose otherwise, because its choice is not eligible
+    unacquainted: tuple[str, ...] = ()  # whether nothing says which rows it knows
 
     def doubts(self, estimator: str) -> tuple[str, ...]:
         """Why its value should not be trusted; nothing where it can be."""
@@ -331,7 +337,7 @@ class Scored:
 
     def cautions(self, estimator: str) -> tuple[str, ...]:
         """What is to be told of its value, trusted or not."""
-        return (*self.moved, *self.overlap.cautions(estimator not in BY_WEIGHTS_ALONE))
+        return (*self.moved, *self.unacquainted, *self.overlap.cautions(estimator not in BY_WEIGHTS_ALONE))
 
     @cached_property
     def group(self) -> np.ndarray | None:
@@ -349,7 +355,8 @@ def scored(policy: Valued, log: Log, fitted: Nuisances) -> Scored:
     t = terms(h, log.A, log.R, fitted.p, fitted.Q, log.weight)
     seen, taken = overlap(t.w * t.weight), np.bincount(log.A, minlength=h.shape[1])
     rare = hardly_logged(log.actions, h.mean(axis=0), taken)
-    return Scored(log, fitted, h, t, seen, rare, known_rows(policy, log), not_eligible(policy, log))
+    told = (known_rows(policy, log), not_eligible(policy, log), unacquainted(policy))
+    return Scored(log, fitted, h, t, seen, rare, *told)
 
 
 def hardly_logged(actions: Sequence[Any], wanted: np.ndarray, taken: np.ndarray) -> tuple[str, ...]:
@@ -366,12 +373,30 @@ def known_rows(policy: Valued, log: Log) -> tuple[str, ...]:
     source = source_of(policy)
     if not source:
         return ()
-    if source.get("digest") == log.digest:
+    if seals(source.get("digest"), log):
         return (LEARNED_FROM_THESE,)
-    if source.get("whole") == log.digest:
+    if seals(source.get("whole"), log):
         return ("the policy learned from most of these rows",)
-    known = known_share(log, source["sketch"]) if "sketch" in source else 0.0
+    return known_among(policy, log)
+
+
+def known_among(policy: Valued, log: Log) -> tuple[str, ...]:
+    """Whether the policy learned from some of these rows, as far as the file beside its own tells."""
+    learned = learned_policy(policy)
+    kept = None if learned is None else learned.acquaintance
+    known = 0.0 if kept is None else kept.known_share(log)
     return (f"the policy learned from about {known:.0%} of these rows",) if known >= KNOWN else ()
+
+
+def unacquainted(policy: Valued) -> tuple[str, ...]:
+    """A warning where the file that knows the policy's rows again is not at hand."""
+    learned = learned_policy(policy)
+    if learned is None or learned.acquaintance is not None or not source_of(policy):
+        return ()
+    return (
+        "whether it learned from some of these rows is not known: the .rows file, which stands beside the policy file "
+        "where it was learned, is not at hand",
+    )
 
 
 def value_on(

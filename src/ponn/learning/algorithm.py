@@ -12,14 +12,20 @@ import numpy as np
 from ponn.errors import PonnError
 from ponn.learning.dr.robust import prepare_ground
 from ponn.learning.learners import LEARNERS, Fitted, Prepared, Progress, companions, silent
-from ponn.log.acquaintance import sketch
+from ponn.log.acquaintance import acquaintance, new_id, seal
 from ponn.log.encoding import Encoding
 from ponn.log.log import Log
 from ponn.log.roles import Observed
 from ponn.methods import method_named, search_of, settings_of
+from ponn.policy.disclosure import (
+    disclosed_encoding,
+    disclosed_notes,
+    disclosed_usual,
+    rare_actions_told,
+    with_disclosed_range,
+)
 from ponn.policy.models import Model
 from ponn.policy.policy import PairLine, Policy
-from ponn.policy.reasons import usual_values
 from ponn.settings import Settings, check_seed
 from ponn.steps.propensity import Propensities, TooFewRows, propensities
 from ponn.steps.relevance import Relevance, relevance
@@ -53,6 +59,7 @@ def learn(
     chosen = settings_of(name, **settings)
     grid = search_of(row, chosen, settings) if tune else {}
     say = progress or silent
+    whole, log = log, with_disclosed_range(log, chosen.min_cell)
     say("Steps A and B: propensities and relevance")
     prepared = prepare_whole(log, chosen, seed) if row.cross_fitted else prepare(log, chosen, seed)
     options = candidates(prepared, chosen, grid, seed)
@@ -62,8 +69,9 @@ def learn(
     best = int(np.argmin([one.valid_loss for one in fitted]))
     say("Models of rewards and of current practice")
     made = assemble(prepared, name, options[best], fitted[best], len(options), time.perf_counter() - started)
-    source = {"digest": log.digest, "rows": len(log), "sketch": sketch(log)}
-    return replace(made, provenance={**made.provenance, "source": source})
+    known = acquaintance(whole, new_id())
+    source = {"digest": seal(whole), "rows": len(whole), "id": known.id}
+    return replace(made, provenance={**made.provenance, "source": source}, acquaintance=known)
 
 
 def prepare(log: Log, settings: Settings, seed: int) -> Prepared:
@@ -75,7 +83,7 @@ def prepare(log: Log, settings: Settings, seed: int) -> Prepared:
     first, rest = log.split_rows(1 - VALID_SHARE, seed)
     part, valid = log.take(first), log.take(rest)
     check_training(part)
-    encoding = Encoding.fit(part, settings)
+    encoding = Encoding.fit(part, settings, settings.min_cell)
     step_a = propensities(log, encoding, settings)
     step_b = relevance(part, encoding, step_a.take(first), settings) if settings.relevance else None
     train_rows, valid_rows = (
@@ -89,7 +97,7 @@ def prepare(log: Log, settings: Settings, seed: int) -> Prepared:
 def prepare_whole(log: Log, settings: Settings, seed: int, encoding: Encoding | None = None) -> Prepared:
     """For a learner that holds out every row in turn: encode, cross-fitted Step A and Step B on all rows."""
     check_training(log)
-    ground = prepare_ground(log, encoding or Encoding.fit(log, settings), settings, seed)
+    ground = prepare_ground(log, encoding or Encoding.fit(log, settings, settings.min_cell), settings, seed)
     nobody = np.empty(0, np.intp)
     rows = rows_of(log, ground.encoding, ground.step_a, settings.m is not None)
     problem = Problem(rows, rows.take(nobody, 0.0), len(log.actions))
@@ -163,6 +171,9 @@ def assemble(
     told: list[str] = []
     carried = companions(prepared, settings, fitted, told) if beside is None else beside
     selected = np.ones((len(prepared.train.actions), d), bool) if step_b is None else step_b.selected
+    counts = dict(zip(prepared.train.actions, np.bincount(prepared.train.A), strict=False))
+    told += rare_actions_told(counts, settings.min_cell)
+    notes = (*prepared.train.notes, *prepared.encoding.notes, *step_a.notes, *fitted.notes, *told)
     provenance = {
         "rows": {"train": len(prepared.train), "valid": len(prepared.valid)},
         "reward": {
@@ -176,13 +187,13 @@ def assemble(
         "seed": chosen.seed,
         "candidates": tried,
         "training": {"valid_loss": fitted.valid_loss, **fitted.details},
-        "notes": [*prepared.train.notes, *prepared.encoding.notes, *step_a.notes, *fitted.notes, *told],
+        "notes": disclosed_notes(notes, settings.min_cell),
         "versions": {name: version(name) for name in VERSIONED},
         "seconds": round(seconds, 3),
     }
     return Policy(
         actions=prepared.train.actions,
-        encoding=prepared.encoding,
+        encoding=disclosed_encoding(prepared.encoding, prepared.train.X, settings.min_cell),
         model=fitted.model,
         selected=selected,
         relevance=() if step_b is None else tuple(pair_lines(step_b)),
@@ -190,7 +201,7 @@ def assemble(
         settings=asdict(settings),
         provenance=provenance,
         companions=carried,
-        usual=usual_values(prepared.encoding, prepared.train.X),
+        usual=disclosed_usual(prepared.encoding, prepared.train.X, settings.min_cell),
         eligibility=prepared.train.eligibility,
     )
 

@@ -57,10 +57,13 @@ def direct_forest(
     """The direct method: a reward model r(a, x) per action, and the action with the largest prediction.
 
     w: row weights, not 1/p, which only adds variance here (greedy accuracy on pendigits with scaling "hard": 0.877
-    against 0.899). An action without rows predicts 0 and is never taken, not even where all others predict 0 as well.
+    against 0.899). An action without rows, or with fewer than a leaf must have, predicts 0 and is never taken, not even
+    where all others predict 0 as well.
     """
     check_rows(np.flatnonzero(w > 0), R, "a weight above 0")
     chosen = [np.flatnonzero((a == A) & (w > 0)) for a in range(k)]
+    chosen = [rows if len(rows) >= growth["leaf"] else rows[:0] for rows in chosen]
+    check_rows(np.concatenate(chosen), R, f"an action that {growth['leaf']} rows have taken, the fewest in a leaf,")
     growth = limited(growth, sum(map(len, chosen)))
     found = [
         reward_forest(X[rows], R[rows], w[rows], seed_of(seed, a), growth) if len(rows) else []

@@ -31,6 +31,7 @@ from ponn.evaluation.valuation import (
 from ponn.evaluation.worth import Worth, worth
 from ponn.learning.algorithm import VALID_SHARE, learn
 from ponn.learning.learners import Progress, silent
+from ponn.log.acquaintance import seal
 from ponn.log.encoding import Encoding
 from ponn.log.log import Log
 from ponn.methods import settings_of_each
@@ -102,7 +103,7 @@ def learn_with_holdout(
     first, rest = log.split_rows(1 - holdout, seed)
     train, kept = log.take(first), log.take(rest)
     policy = learn(train, method, tune, seed, progress=progress, **settings)
-    source = policy.provenance["source"] | {"whole": log.digest, "holdout": holdout, "seed": seed}
+    source = policy.provenance["source"] | {"whole": seal(log), "holdout": holdout, "seed": seed}
     policy = replace(policy, provenance=dict(policy.provenance) | {"source": source})
     if keep is not None:
         keep(policy)
@@ -215,4 +216,4 @@ def best_by_validation(policies: Mapping[str, Policy], train: Log, seed: int) ->
 def validation_value(policy: Policy, valid: Log, fitted: Nuisances) -> float:
     """The value on the validation rows; what learned from those too brings its value on rows held out in turn."""
     own = policy.provenance["training"].get("cross_fitted_value")
-    return float(value_on(policy, valid, fitted, "dr", 0.95).value if own is None else valid.in_units(own))
+    return float(value_on(policy, valid, fitted, "dr", 0.95).value if own is None else policy.in_units(np.asarray(own)))

@@ -13,7 +13,7 @@ from ponn.learning.partition import fit_similar
 from ponn.log.encoding import Encoding
 from ponn.log.log import Log
 from ponn.policy.inference import Architecture
-from ponn.policy.models import Model, Network, RewardNetwork, with_action
+from ponn.policy.models import LinearRewards, Model, Network, RewardNetwork, with_action
 from ponn.settings import Settings
 from ponn.steps.propensity import (
     Propensities,
@@ -152,6 +152,7 @@ def linear_rewards(
     found = []
     for option in options:
         model, notes = fit_linear_rewards(rows.X, rows.A, rows.R, weight, prepared.problem.k, option.settings.l1)
+        model = pooled_where_rare(model, rows.A, rows.R, option.settings.min_cell)
         loss = logistic_loss(model.rewards(valid.X), valid.A, valid.R, valid_weight)
         found.append(Fitted(model, loss, notes=notes))
     return found
@@ -182,6 +183,8 @@ def current_practice(prepared: Prepared, settings: Settings, notes: list[str]) -
     fitted = make_classifier(chosen, size)
     notes += stops_told("picture of current practice", [fit_converges(fitted, X, rows.A)])
     weights = linear_weights(fitted, k)
+    if settings.min_cell > 1:  # the slopes of an action that hardly anybody got are the features of these few
+        weights["W1"][:, np.bincount(rows.A, minlength=k) < settings.min_cell] = 0.0
     return practice_network(weights["W1"], weights["c"], rows.X.shape[1])
 
 
@@ -196,14 +199,14 @@ def companions(prepared: Prepared, settings: Settings, fitted: Fitted, notes: li
     """What a policy carries to say what to expect of an action, how similar rows fared, whether the log supports it."""
     rewards = fitted.companions.get("reward") or carried_rewards(prepared, settings, notes)
     practice = current_practice(prepared, settings, notes)
-    return {"reward": rewards, "logging": practice, "similar": similar_rows(prepared, rewards)}
+    return {"reward": rewards, "logging": practice, "similar": similar_rows(prepared, rewards, settings)}
 
 
-def similar_rows(prepared: Prepared, rewards: Model) -> Model:
+def similar_rows(prepared: Prepared, rewards: Model, settings: Settings) -> Model:
     """What happened in training rows like a given one, beside what the reward model promised them."""
     rows = prepared.problem.train
     r = np.asarray(rewards.rewards(rows.X))[np.arange(len(rows)), rows.A]
-    return fit_similar(rows.X, rows.A, rows.R, r, prepared.problem.k)
+    return fit_similar(rows.X, rows.A, rows.R, r, prepared.problem.k, settings.min_cell)
 
 
 def carried_rewards(prepared: Prepared, settings: Settings, notes: list[str]) -> Model:
@@ -213,7 +216,18 @@ def carried_rewards(prepared: Prepared, settings: Settings, notes: list[str]) ->
         rows.X, rows.A, rows.R, prepared.train.row_weights, prepared.problem.k, settings.reward_penalty, converged
     )
     notes += stops_told("reward model that is carried along", converged)
-    return rewards
+    return pooled_where_rare(rewards, rows.A, rows.R, settings.min_cell)
+
+
+def pooled_where_rare(model: LinearRewards, A: np.ndarray, R: np.ndarray, fewest: int) -> LinearRewards:
+    """The model with the mean of all rows for actions that fewer people got: theirs would tell of these few."""
+    rare = np.bincount(A, minlength=model.k) < fewest
+    if fewest <= 1 or not rare.any():
+        return model
+    mean = float(np.clip(R.mean(), 1 / (len(R) + 2), 1 - 1 / (len(R) + 2)))
+    W, c = model.W.copy(), model.c.copy()
+    W[:, rare], c[rare] = 0.0, np.log(mean / (1 - mean))
+    return LinearRewards(W, c)
 
 
 def doubly_robust(prepared: Prepared, options: Sequence[Candidate], workers: int | None, say: Progress) -> list[Fitted]:

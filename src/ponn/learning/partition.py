@@ -20,11 +20,15 @@ ROWS_PER_ACTION = 20
 MOST_ROWS = 100_000  # rows that the tree is grown on; all rows are counted
 
 
-def fit_similar(X: np.ndarray, A: np.ndarray, R: np.ndarray, r: np.ndarray, k: int) -> SimilarRows:
-    """A shallow tree on the action taken and the reward together, and what happened in each of its leaves."""
+def fit_similar(X: np.ndarray, A: np.ndarray, R: np.ndarray, r: np.ndarray, k: int, least: int = 1) -> SimilarRows:
+    """A shallow tree on the action taken and the reward together, and what happened in each of its leaves.
+
+    least: rows of a leaf that must have taken an action for anything to be kept of them.
+    """
     from sklearn.tree import DecisionTreeRegressor
 
-    tree = DecisionTreeRegressor(max_leaf_nodes=MOST_CELLS, min_samples_leaf=ROWS_PER_ACTION * k, random_state=0)
+    smallest = max(ROWS_PER_ACTION * k, least)
+    tree = DecisionTreeRegressor(max_leaf_nodes=MOST_CELLS, min_samples_leaf=smallest, random_state=0)
     rows = some_rows(len(X))
     tree.fit(X[rows], shared(A[rows], R[rows], k))
     cell = tree.apply(X) * k + A  # node and action of each row
@@ -32,8 +36,9 @@ def fit_similar(X: np.ndarray, A: np.ndarray, R: np.ndarray, r: np.ndarray, k: i
     sums = [
         np.bincount(cell, weight, tree.tree_.node_count * k).reshape(-1, k) for weight in (None, R, error, error**2)
     ]
-    grown = flat(tree.tree_, np.hstack(sums).astype(float))
-    return SimilarRows(joined([[grown]], 4 * k), k, X.shape[1])
+    told = sums[0] >= least  # [nodes, k]
+    grown = flat(tree.tree_, np.hstack([one * told for one in sums]).astype(float))
+    return SimilarRows(joined([[grown]], 4 * k), k, X.shape[1], least)
 
 
 def some_rows(n: int) -> np.ndarray:

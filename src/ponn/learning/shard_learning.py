@@ -13,10 +13,12 @@ from ponn.errors import PonnError
 from ponn.learning.algorithm import VALID_SHARE, assemble, candidates, prepare_whole, rows_of
 from ponn.learning.holdout import fixed_value
 from ponn.learning.learners import LEARNERS, Fitted, Prepared, current_practice, practice_network, similar_rows
+from ponn.log.acquaintance import acquaintance, new_id
 from ponn.log.encoding import Encoding
 from ponn.log.log import Log
 from ponn.log.sharded import Batch, ShardedLog
 from ponn.methods import METHODS, method_named, search_of, settings_of
+from ponn.policy import disclosure
 from ponn.policy.models import LinearRewards, Model
 from ponn.policy.policy import Policy
 from ponn.settings import Settings, check_seed
@@ -57,8 +59,9 @@ def learn_sharded(
         )
     chosen = settings_of(name, **settings)
     grid = search_of(row, chosen, settings) if tune else {}
+    log = with_disclosed_range(log, chosen.min_cell)
     train, valid = log.split(1 - VALID_SHARE, seed)
-    encoding = train.fit_encoding(passes, chosen)
+    encoding = train.fit_encoding(passes, chosen, chosen.min_cell)
     practice = fit_practice(log, encoding, passes, chosen)
     step_b, summary = None, unseen(log, practice)
     if chosen.relevance and not row.cross_fitted:
@@ -72,7 +75,19 @@ def learn_sharded(
     option, fitted = fit(row.learner, prepared, options, (train, valid, practice), passes, seed, trainers)
     made = assemble(prepared, name, option, fitted, len(options), time.perf_counter() - started, beside)
     rows = {"train": encoding.rows, "valid": len(valid)} if row.learner == NETWORK else made.provenance["rows"]
-    return replace(made, provenance=provenance(made, log, rows, passes, notes))
+    told = provenance(made, log, rows, passes, notes)
+    sample = log.sample.log
+    known = acquaintance(sample, told["source"]["id"], min(len(sample) / len(log), 1.0))
+    return replace(made, provenance=told, acquaintance=known)
+
+
+def with_disclosed_range(log: ShardedLog, fewest: int) -> ShardedLog:
+    """The log with the range of outcomes that a policy may tell."""
+    sample = disclosure.with_disclosed_range(log.sample.log, fewest)
+    if sample is log.sample.log:
+        return log
+    reader = replace(log.reader, reward_range=sample.reward_range)
+    return replace(log, reader=reader, sample=log.sample._replace(log=sample))
 
 
 def unseen(log: ShardedLog, practice: Practice) -> Propensities:
@@ -128,7 +143,7 @@ def shard_companions(
     else:
         W, c = practice.theta[0][:-1], practice.theta[0][-1]
         usual = practice_network(W, c, len(prepared.encoding.owner))
-    return {"reward": rewards, "logging": usual, "similar": similar_rows(prepared, rewards)}
+    return {"reward": rewards, "logging": usual, "similar": similar_rows(prepared, rewards, settings)}
 
 
 def fit(
@@ -178,8 +193,9 @@ def provenance(
     made: Policy, log: ShardedLog, rows: Mapping[str, int], passes: Passes, notes: list[str]
 ) -> Mapping[str, Any]:
     """Where a policy comes from, when its rows were never in memory; rows: what its model was fitted on."""
-    source = {"digest": log.digest if not log.reader.cuts else "", "rows": len(log), "split": "hash"}
-    told = {"notes": [*made.provenance["notes"], *notes], "passes": passes.summary()}
+    digest = log.digest if not log.reader.cuts else ""
+    source = {"digest": digest, "rows": len(log), "split": "hash", "id": new_id()}
+    told = {"notes": [*made.provenance["notes"], *disclosure.disclosed_notes(notes, 2)], "passes": passes.summary()}
     return {**made.provenance, "rows": rows, "source": source, **told}
 
 

@@ -85,7 +85,8 @@ def named_actions(rows: Rows, name: str, numbers_of: Mapping[str, int], k: int) 
 
 def written(rows: Rows, name: str, numbers_of: Mapping[str, int], k: int) -> tuple[np.ndarray, np.ndarray]:
     """Cells of text, labels separated by |; a cell that holds a number is one label."""
-    if any(SEPARATOR in label for label in numbers_of):
+    empty = rows.table.column(name).null_count == rows.table.num_rows
+    if not empty and any(SEPARATOR in label for label in numbers_of):
         raise LogError(
             f"The eligibility column {name!r} holds text, in which {SEPARATOR} separates labels, but a label of the "
             f"actions holds {SEPARATOR} itself. Write the column as lists, or rename the action."
@@ -230,6 +231,12 @@ def rule_action(rule: Rule, numbers_of: Mapping[str, int], actions: Sequence[Any
     if rule.action not in numbers_of:
         raise PonnError(f"The rule {rule.text!r} is about {rule.action!r}; the actions are {listing(actions)}.")
     return numbers_of[rule.action]
+
+
+def excluded_actions(eligibility: Eligibility, actions: Sequence[Any]) -> list[int]:
+    """The number of the action that each rule excludes; refuses rules about what is no action."""
+    numbers_of = label_numbers(actions, eligibility.labels)
+    return [rule_action(rule, numbers_of, actions) for rule in eligibility.parsed]
 
 
 def silent_cells(eligibility: Eligibility, table: pa.Table) -> Counter[str]:

@@ -13,7 +13,7 @@ fitted shard by shard (quantile bins need a column at once).
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -320,10 +320,11 @@ class CategoryFeature:
 
     name: str
     kept: tuple[str, ...]
-    rest: tuple[str, ...]  # the levels that were merged into (other)
+    rest: tuple[str, ...]  # the levels that were merged into (other), as far as they may be named
     rest_rows: int
     missing: bool
     kind: str = CATEGORY
+    stand_in: str | None = None  # the level that texts and missing cells count as where they have none of their own
 
     @property
     def b(self) -> int:
@@ -333,7 +334,12 @@ class CategoryFeature:
     @cached_property
     def level_names(self) -> tuple[str, ...]:
         """The levels in words."""
-        return (*self.kept, *((OTHER,) if self.rest else ()), *((MISSING,) if self.missing else ()))
+        return (*self.kept, *((OTHER,) if self.other else ()), *((MISSING,) if self.missing else ()))
+
+    @property
+    def other(self) -> bool:
+        """Is there a level for texts that have none of their own?"""
+        return bool(self.rest or self.rest_rows)
 
     def span(self, start: int, stop: int) -> str:
         """The levels from start to before stop in words, to follow "where the feature is"."""
@@ -359,7 +365,9 @@ class CategoryFeature:
 
     def codes(self, x: np.ndarray) -> np.ndarray:
         """The level of each cell; a text never seen counts as (other) where there is one."""
-        return np.where(x == UNSEEN, len(self.kept) if self.rest else NO_LEVEL, x).astype(np.int16, copy=False)
+        stand_in = NO_LEVEL if self.stand_in is None else self.level_names.index(self.stand_in)
+        found = np.where(x == UNSEEN, len(self.kept) if self.other else stand_in, x)
+        return np.where(found == NO_LEVEL, stand_in, found).astype(np.int16, copy=False)
 
     def fill(self, x: np.ndarray, out: np.ndarray) -> None:
         """Write the design columns, given as zeros: 1 in the column of the row's level, nowhere for unseen ones."""
@@ -373,6 +381,39 @@ class CategoryFeature:
 
 
 Feature = NumberFeature | CategoryFeature
+
+
+def check_feature(feature: Feature) -> None:
+    """Raise PonnError unless the levels and numbers of a feature, as a file tells them, can be worked with."""
+    fits = fitting_levels(feature) if isinstance(feature, CategoryFeature) else fitting_bins(feature)
+    if not fits:
+        raise PonnError(
+            f"The levels of feature {feature.name!r} do not fit together; the policy file is damaged. Take another "
+            "copy of it."
+        )
+
+
+def fitting_levels(feature: CategoryFeature) -> bool:
+    """Is every level named once, are there any, and is the one that stands in for others among them?"""
+    levels = {*feature.kept, *feature.rest}
+    if feature.stand_in is not None and feature.stand_in not in feature.level_names:
+        return False
+    return len(levels) == len(feature.kept) + len(feature.rest) and feature.b > 0
+
+
+def fitting_bins(feature: NumberFeature) -> bool:
+    """Do bins, cuts and values agree, and can a cell be placed among them?"""
+    if not feature.low <= feature.high or not np.isfinite(1 / feature.scale if feature.scale > 0 else np.inf):
+        return False
+    reach = feature.high - feature.low + feature.scale  # generous: means of large numbers are rounded
+    if not feature.low - reach <= feature.mean <= feature.high + reach:
+        return False
+    if feature.values is not None and (len(feature.values) != feature.bins or feature.cuts is None):
+        return False
+    if feature.cuts is None:
+        return feature.low < feature.high and is_divisible(feature.low, feature.high, feature.bins)
+    rising = all(one <= next_ for one, next_ in pairwise(feature.cuts))
+    return rising and len(feature.cuts) == feature.bins - 1
 
 
 def fit_number(name: str, kind: str, found: NumberSummary, s: int, cuts: tuple[float, ...] | None) -> NumberFeature:
@@ -439,16 +480,27 @@ def quantile_cuts(x: np.ndarray, s: int) -> tuple[float, ...]:
     return tuple(float(values[1 + place]) for place in np.unique(nearest))
 
 
-def fit_category(name: str, found: TextSummary, most: int) -> CategoryFeature:
-    """Keep the most frequent levels (ties by name); the others become one."""
+def fit_category(name: str, found: TextSummary, most: int, fewest: int = 1) -> CategoryFeature:
+    """Keep the most frequent levels (ties by name); the others become one.
+
+    fewest: levels with fewer rows are not named. Where all such levels, or the missing cells, have fewer rows even
+    together, they count as the most frequent level: a level of theirs would speak of a few people alone. So do texts
+    and missing cells that were never seen, as else it would show whether there were a few.
+    """
     ranked = sorted(found.counts.items(), key=lambda one: (-one[1], one[0]))
-    kept, rest = ranked[:most], ranked[most:]
+    named = [one for one in ranked if one[1] >= fewest]
+    kept, rest = named[:most], ranked[len(named[:most]) :]
+    missing, rest_rows = found.missing, sum(count for _, count in rest)
+    few_texts = rest_rows < fewest and bool(kept or missing >= fewest)  # else they are the only level there is
+    few_missing = missing < fewest and bool(kept or rest_rows)
+    usual = kept[0][0] if kept else OTHER if rest_rows and not few_texts else MISSING
     return CategoryFeature(
         name=name,
         kept=tuple(sorted(level for level, _ in kept)),
-        rest=tuple(sorted(level for level, _ in rest)),
-        rest_rows=sum(count for _, count in rest),
-        missing=found.missing > 0,
+        rest=() if few_texts else tuple(sorted(level for level, count in rest if count >= fewest)),
+        rest_rows=0 if few_texts else rest_rows,
+        missing=missing > 0 and not few_missing,
+        stand_in=usual if fewest > 1 else None,
     )
 
 
@@ -463,10 +515,10 @@ class Encoding:
     rows: int  # training rows it was fitted on
 
     @classmethod
-    def fit(cls, log: Log, settings: Settings | None = None) -> "Encoding":
-        """Fit on the rows of this log."""
+    def fit(cls, log: Log, settings: Settings | None = None, fewest: int = 1) -> "Encoding":
+        """Fit on the rows of this log; fewest: rows that whatever has a design column of its own must have."""
         settings = settings or Settings()
-        return cls(tuple(fit_feature(name, log, settings) for name in log.features), len(log))
+        return cls(tuple(fit_feature(name, log, settings, fewest) for name in log.features), len(log))
 
     @cached_property
     def b(self) -> np.ndarray:
@@ -486,12 +538,7 @@ class Encoding:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was merged."""
-        return tuple(
-            f"Column {one.name!r} has {len(one.kept) + len(one.rest)} levels: the {len(one.kept)} most frequent are "
-            f"kept, the other {len(one.rest)} ({one.rest_rows} rows) are one level, {OTHER}."
-            for one in self.features
-            if isinstance(one, CategoryFeature) and one.rest
-        )
+        return tuple(merged_told(one) for one in self.features if isinstance(one, CategoryFeature) and one.other)
 
     def levels(self, rows: Any) -> np.ndarray:
         """The level of every feature in every row, for Step B."""
@@ -538,13 +585,41 @@ class Encoding:
         return table.select([one.name for one in self.features])
 
 
-def fit_feature(name: str, log: Log, settings: Settings) -> Feature:
+def merged_told(feature: CategoryFeature) -> str:
+    """A note on levels that were merged."""
+    kept, rest = len(feature.kept), len(feature.rest)
+    if rest:
+        return (
+            f"Column {feature.name!r} has {kept + rest} levels: the {kept} most frequent are kept, the other {rest} "
+            f"({feature.rest_rows} rows) are one level, {OTHER}."
+        )
+    return f"Column {feature.name!r}: texts that few rows share ({feature.rest_rows} rows) are one level, {OTHER}."
+
+
+def fit_feature(name: str, log: Log, settings: Settings, fewest: int = 1) -> Feature:
     """Fit one feature on the rows of the log."""
     column = log.table.column(name)
     kind = kind_of(column.type)
     if kind == CATEGORY:
-        return fit_category(name, summarise_texts(column), settings.max_levels)
+        return fit_category(name, summarise_texts(column), settings.max_levels, fewest)
     s = bin_count(len(log))
     found = summarise_numbers(column, s)
     by_quantile = settings.bins == "quantile" and found.values is None
-    return fit_number(name, kind, found, s, quantile_cuts(numbers(column), s) if by_quantile else None)
+    fitted = fit_number(name, kind, found, s, quantile_cuts(numbers(column), s) if by_quantile else None)
+    return shared_number(fitted, numbers(column), fewest)
+
+
+NOTHING = 1e300  # the scale of a column that says nothing: standardised it is 0
+
+
+def shared_number(feature: NumberFeature, x: np.ndarray, fewest: int) -> NumberFeature:
+    """A number without a column for so few missing cells, and without any where all but a few rows have one value."""
+    if fewest <= 1:
+        return feature
+    known = x[~np.isnan(x)]
+    common = int(np.unique(known, return_counts=True)[1].max()) if len(known) else 0
+    if len(known) - common < fewest:
+        usual = float(np.median(known)) if common >= fewest else 0.0
+        found = replace(feature, low=usual, high=usual, bins=1, cuts=(), values=(usual,), mean=usual, scale=NOTHING)
+        return replace(found, missing=feature.missing and min(len(known), len(x) - len(known)) >= fewest)
+    return replace(feature, missing=feature.missing and len(x) - len(known) >= fewest)

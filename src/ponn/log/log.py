@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ponn.errors import SHOWN, LogError, PonnError, listing
+from ponn.errors import SHOWN, LogError, Note, PonnError, listing
 from ponn.log.eligibility import (
     Eligibility,
     check_logged,
@@ -86,7 +86,7 @@ class Log:
     eligible: np.ndarray | None = None
     eligibility: Eligibility | None = None  # where `eligible` comes from
     drop_missing: bool = False  # were rows without action or reward left out?
-    directory: str = ""  # the digest of the directory of files whose rows these all are
+    directory: str | None = None  # digest of the files that these rows are all of, see `shards.directory_digest`
 
     def __len__(self) -> int:
         return len(self.A)
@@ -128,7 +128,7 @@ class Log:
             p0=None if self.p0 is None else self.p0[rows],
             weight=None if self.weight is None else self.weight[rows],
             eligible=None if self.eligible is None else self.eligible[rows],
-            directory="",
+            directory=None,
         )
 
     def batches(self, rows: int = BATCH_ROWS) -> Iterator["Log"]:
@@ -143,13 +143,13 @@ class Log:
                 p0=None if self.p0 is None else self.p0[part],
                 weight=None if self.weight is None else self.weight[part],
                 eligible=None if self.eligible is None else self.eligible[part],
-                directory="",
+                directory=None,
             )
 
     @cached_property
     def digest(self) -> str:
-        """A fingerprint of the rows: features, actions, rewards, in order; of a whole directory that of its files."""
-        if self.directory:
+        """A fingerprint of the rows: features, actions and rewards, in order; of a directory that of its files."""
+        if self.directory is not None:
             return self.directory
         found = hashlib.blake2b(digest_size=16)
         names = [*self.features, self.columns.action, self.columns.reward]
@@ -508,7 +508,11 @@ def feature_notes(profiles: tuple[Profile, ...], set_aside: dict[str, str]) -> l
     infinite = ", ".join(f"{one.name!r} ({one.infinite})" for one in used if one.infinite)
     missing = ", ".join(f"{one.name!r} ({one.missing - one.infinite})" for one in used if one.missing > one.infinite)
     if infinite:
-        notes.append(f"Infinite values, which count as missing: {infinite}.")
+        names = listing([one.name for one in used if one.infinite], len(used))
+        first = "Infinite values, which count as missing"
+        notes.append(Note(f"{first}: {infinite}.", f"{first}: {names}."))
     if missing:
-        notes.append(f"Missing values, which are a level of their own: {missing}.")
+        names = listing([one.name for one in used if one.missing > one.infinite], len(used))
+        first = "Missing values, which are a level of their own"
+        notes.append(Note(f"{first}: {missing}.", f"{first}: {names}."))
     return notes

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ponn.errors import SHOWN, LogError, PonnError, listing
+from ponn.errors import SHOWN, LogError, Note, PonnError, listing
 from ponn.log.profile import BOOLEAN, CATEGORY, DATE, NUMBER, is_plain_number, kind_of, texts
 
 HANDFUL = 5  # an action taken in fewer rows is told: nothing reliable can be learned about it
@@ -112,7 +112,8 @@ def rare_actions(actions: tuple[Any, ...], counts: np.ndarray) -> list[str]:
     if not rare:
         return []
     told = ", ".join(f"{label!r} ({count})" for label, count in rare[:SHOWN]) + (", ..." if len(rare) > SHOWN else "")
-    return [f"Actions with fewer than {HANDFUL} rows, about which nothing reliable can be learned: {told}."]
+    first = f"Actions with fewer than {HANDFUL} rows, about which nothing reliable can be learned"
+    return [Note(f"{first}: {told}.", f"{first}: {listing([label for label, _ in rare], SHOWN)}.")]
 
 
 def similar_actions(actions: tuple[Any, ...]) -> list[str]:
@@ -146,8 +147,11 @@ def widened_told(name: str, before: tuple[float, float] | None, now: tuple[float
     if not isinstance(before, Observed) or now == before:
         return []
     return [
-        f"The reward column {name!r} goes beyond the {before.low:g} to {before.high:g} seen before: "
-        f"{now[0]:g} to {now[1]:g} is its range here."
+        Note(
+            f"The reward column {name!r} goes beyond the {before.low:g} to {before.high:g} seen before: "
+            f"{now[0]:g} to {now[1]:g} is its range here.",
+            f"The reward column {name!r} goes beyond the range seen before.",
+        )
     ]
 
 
@@ -160,10 +164,16 @@ def distant_told(rows: Rows, name: str, raw: np.ndarray) -> list[str]:
         return []
     away = np.maximum(low - raw, raw - high)
     distant = away > high - low
+    told = (
+        "A reward counts by its place in the whole range, so the others hardly differ beside these: correct or leave "
+        "out what is an error."
+    )
     return [
-        f"The reward column {name!r} lies far from all others in {rows.told(distant)}, e.g. {raw[away.argmax()]:g}; "
-        f"the others are between {raw[~distant].min():g} and {raw[~distant].max():g}. A reward counts by its place in "
-        "the whole range, so the others hardly differ beside these: correct or leave out what is an error."
+        Note(
+            f"The reward column {name!r} lies far from all others in {rows.told(distant)}, e.g. {raw[away.argmax()]:g};"
+            f" the others are between {raw[~distant].min():g} and {raw[~distant].max():g}. {told}",
+            f"The reward column {name!r} lies far from all others in a few rows. {told}",
+        )
     ]
 
 

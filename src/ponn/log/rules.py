@@ -43,7 +43,7 @@ KINDS: Mapping[type, str] = {float: "a number", str: "a text", bool: "true or fa
 TOKEN = re.compile(
     r"""(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
     |`(?P<name>[^`]+)`
-    |(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?!\w))
+    |(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?!\w))
     |(?P<word>[^\W\d][\w.]*)
     |(?P<sign><=|>=|==|!=|<|>|\(|\)|,)""",
     re.VERBOSE,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from ponn.engine.passes import Arrays, Engine, Passes, Shard
 from ponn.errors import LogError, PonnError
 from ponn.log.eligibility import Eligibility, described, eligible_actions, silence_told
-from ponn.log.encoding import Encoding, Feature, bin_count, few, fit_category, fit_number, quantile_cuts
+from ponn.log.encoding import Encoding, Feature, bin_count, few, fit_category, fit_number, quantile_cuts, shared_number
 from ponn.log.log import (
     Columns,
     Log,
@@ -72,9 +72,9 @@ from ponn.log.survey import (
     unpacked_table,
 )
 from ponn.settings import Settings, check_seed
+from ponn.tables.parquet import open_piecewise
 from ponn.tables.remote import place_of
 from ponn.tables.source import Source, check_names, reading
-from ponn.tables.streams import open_parquet
 from ponn.tables.table import plain, without_pandas_index
 
 SAMPLE_ROWS, SAMPLE_CELLS = 200_000, 10_000_000
@@ -249,24 +249,28 @@ class ShardedLog:
         assert folder is not None
         return self.holder.as_files(folder, self)
 
-    def fit_encoding(self, passes: Passes, settings: Settings) -> Encoding:
-        """The encoding of this part's rows, by one pass; quantile bins by its sample."""
+    def fit_encoding(self, passes: Passes, settings: Settings, fewest: int = 1) -> Encoding:
+        """The encoding of this part's rows, by one pass; quantile bins, and numbers that say too little, by its sample.
+
+        fewest: rows that whatever has a design column of its own must have.
+        """
         work = Summarising(self.reader, bin_count(self.survey.rows))
         found = merged(passes.over("levels", work, self.shards))
         s = bin_count(found.rows)
-        features = tuple(self.fit_feature(name, one, s, settings) for name, one in found.columns.items())
+        features = tuple(self.fit_feature(name, one, s, settings, fewest) for name, one in found.columns.items())
         return Encoding(features, found.rows)
 
-    def fit_feature(self, name: str, found: ColumnSurvey, s: int, settings: Settings) -> Feature:
+    def fit_feature(self, name: str, found: ColumnSurvey, s: int, settings: Settings, fewest: int = 1) -> Feature:
         """One feature from its summary."""
         if found.texts is not None:
-            feature = fit_category(name, found.texts, settings.max_levels)
+            feature = fit_category(name, found.texts, settings.max_levels, fewest)
             return replace(feature, rest_rows=feature.rest_rows + found.uncounted)
         assert found.numbers is not None
         summary = replace(found.numbers, values=few(found.numbers.values, found.numbers.values, s))
         by_quantile = settings.bins == "quantile" and summary.values is None
-        cuts = quantile_cuts(numbers(self.sample.log.table.column(name)), s) if by_quantile else None
-        return fit_number(name, found.kind, summary, s, cuts)
+        x = numbers(self.sample.log.table.column(name)) if by_quantile or fewest > 1 else np.empty(0)
+        fitted = fit_number(name, found.kind, summary, s, quantile_cuts(x, s) if by_quantile else None)
+        return shared_number(fitted, x, fewest) if len(x) else fitted
 
 
 class Holder(Engine, Protocol):
@@ -330,7 +334,7 @@ def surveyed(
 def schema_of(piece: Piece) -> pa.Schema:
     """The columns of a file and of its folders."""
     with reading(piece.file, "Parquet"):
-        schema = open_parquet(place_of(piece.file)).schema_arrow
+        schema = open_piecewise(place_of(piece.file)).schema_arrow
     for name, _, type in piece.folders:
         schema = schema.append(pa.field(name, TYPES[type]))
     return schema

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from ponn.errors import PonnError
 from ponn.tables.files import Part, parquet_parts
+from ponn.tables.parquet import open_piecewise
 from ponn.tables.remote import Place, openable, opened, place_of, stamp_of
 from ponn.tables.source import Source, reading
-from ponn.tables.streams import open_parquet
 from ponn.tables.table import check_sound, plain
 
 SHARD_ROWS = 1_000_000  # rows of a shard: some seconds of work
@@ -46,7 +46,7 @@ class Piece:
         wanted = [name for name in columns if name not in part.folders]
         row = 0
         with reading(part.file, "Parquet"):
-            for batch in open_parquet(part.file).iter_batches(PIECE_ROWS, self.groups, wanted, use_threads=False):
+            for batch in open_piecewise(part.file).iter_batches(PIECE_ROWS, self.groups, wanted, use_threads=False):
                 found = Source(part.complete(pa.table(batch)).select(columns), self.file)
                 check_sound(found)
                 yield row, plain(found).table

@@ -27,7 +27,8 @@ from ponn.log.encoding import CategoryFeature, Encoding
 from ponn.policy.inference import BLOCK_ROWS
 from ponn.policy.policy import RECOMMENDED, Decision, Policy, check_columns
 from ponn.settings import check_seed
-from ponn.tables.files import Write, csv_writer, writing
+from ponn.tables.files import Writer, csv_writer, writing
+from ponn.tables.limits import USUAL, Limits
 from ponn.tables.source import Source
 from ponn.tables.streams import Stream, open_stream
 from ponn.tables.table import check_sound, plain
@@ -49,6 +50,7 @@ class Asked:
     eligible: tuple[Any, ...] | None = None  # labels that are available in every row
     reasons: bool = False
     first: int = 0  # rows of the whole before these, whose random numbers are used up
+    formulas: bool = False  # may texts in CSV be what a spreadsheet executes?
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Scored:
     unsupported: int | None = None  # recommendations that the log does not support; None: the column was not asked for
     restricted: int = 0  # recommendations that are another action, a supported one, because of supported_only
     fell_back: int = 0  # those where no action is the best supported one: what current practice does most
+    quoted: int = 0  # cells and names in CSV that got an apostrophe, because a spreadsheet would execute them
 
 
 @dataclass(frozen=True)
@@ -88,19 +91,24 @@ def write_recommendations(
     supported_only: bool = False,
     eligible: Sequence[Any] | None = None,
     reasons: bool = False,
+    formulas: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
+    limits: Limits = USUAL,
 ) -> Scored:
     """Read the rows of a file, recommend an action for each, write one row for each in the same order.
 
     out: a path, whose ending says the format, or a binary file, which gets CSV. keep: columns of `rows` to copy.
     columns: only these of the recommendation. threads: default one per core. eligible: the actions that are available
-    in every row. The rest is as in `Policy.recommend`.
+    in every row. formulas: write texts into CSV as they are, also where a spreadsheet would execute them; otherwise
+    they get an apostrophe, and are counted. limits: what is read at most. The rest is as in `Policy.recommend`.
     """
     check_seed(seed)
     labels = None if eligible is None else tuple(eligible)
-    asked = Asked(tuple(keep), tuple(columns), probabilities, sample, seed, supported_only, labels, reasons)
-    stream = open_stream(Path(rows), texts={*asked.keep, *text_columns(policy)})
+    asked = Asked(
+        tuple(keep), tuple(columns), probabilities, sample, seed, supported_only, labels, reasons, formulas=formulas
+    )
+    stream = open_stream(Path(rows), texts={*asked.keep, *text_columns(policy)}, limits=limits)
     return write_scored(policy, stream, out, asked, threads=threads, progress=progress)
 
 
@@ -120,7 +128,7 @@ def write_scored(
     schema = schema_of(stream, policy, asked).with_metadata(mark)
     started, written = time.perf_counter(), 0
     surprises, support = Counter[tuple[str, str]](), Counter[str]()
-    with one_blas_thread(), opened(out, schema) as write:
+    with one_blas_thread(), opened(out, schema, asked.formulas) as write:
         for table, found, counted in scored(policy, stream, asked, schema, threads or cores()):
             write(table)
             written += len(table)
@@ -131,7 +139,9 @@ def write_scored(
     known = "supported" in asked.columns and "logging" in policy.companions
     unsupported = support["unsupported"] if known else None
     seconds = time.perf_counter() - started
-    return Scored(written, seconds, by_column(surprises), unsupported, support["restricted"], support["fell_back"])
+    return Scored(
+        written, seconds, by_column(surprises), unsupported, support["restricted"], support["fell_back"], write.quoted
+    )
 
 
 def text_columns(policy: Policy) -> set[str]:
@@ -142,18 +152,18 @@ def text_columns(policy: Policy) -> set[str]:
 
 def check_stream(stream: Stream, policy: Policy, asked: Asked) -> None:
     """The columns that are needed must be there, and what is kept must not collide with what is made."""
-    there = stream.schema.names
+    there = set(stream.schema.names)
     if stream.rows == 0 and not there:
         return  # a file of JSON lines without lines tells no columns
     missing = [one.name for one in policy.encoding.features if one.name not in there]
     if missing:
         raise PonnError(f"{stream.name} lacks the columns {listing(missing)}, which the policy learned from.")
-    policy.check_eligibility_columns(there, asked.eligible)
+    policy.check_eligibility_columns(stream.schema.names, asked.eligible)
     absent = [name for name in asked.keep if name not in there]
     if absent:
         raise PonnError(f"{stream.name} has no column {absent[0]!r} to keep.")
-    made = made_columns(policy, asked).names
-    twice = [name for number, name in enumerate(asked.keep) if name in (*made, *asked.keep[:number])]
+    count = Counter([*asked.keep, *made_columns(policy, asked).names])
+    twice = [name for name in asked.keep if count[name] > 1]
     if twice:
         raise PonnError(
             f"There would be two columns {twice[0]!r}: keep each column once, and rename it in {stream.name} where a "
@@ -163,16 +173,30 @@ def check_stream(stream: Stream, policy: Policy, asked: Asked) -> None:
 
 def schema_of(stream: Stream, policy: Policy, asked: Asked) -> pa.Schema:
     """The columns that are written."""
-    there = [name for name in asked.keep if name in stream.schema.names]
-    kept = kept_columns(stream.schema.empty_table().select(there)).schema
+    names = set(stream.schema.names)
+    there = [name for name in asked.keep if name in names]
+    fields = [stream.schema.field(name) for name in there]
+    kept = kept_columns(pa.table([no_cells(stream.name, field) for field in fields], there)).schema
     made = made_columns(policy, asked)
     types = {field.name: pa.string() if pa.types.is_null(field.type) else field.type for field in kept}
     return pa.schema([*((name, types.get(name, pa.string())) for name in asked.keep), *made])
 
 
-def opened(out: Any, schema: pa.Schema) -> AbstractContextManager[Write]:
+def no_cells(name: str, field: pa.Field) -> pa.Array:
+    """An empty column of a type, if Arrow can make one."""
+    try:
+        return pa.array([], field.type)
+    except pa.ArrowException as error:
+        raise PonnError(
+            f"Column {field.name!r} of {name} is of type {field.type}, which cannot be written: do not keep it."
+        ) from error
+
+
+def opened(out: Any, schema: pa.Schema, formulas: bool) -> AbstractContextManager[Writer]:
     """Where the recommendations go."""
-    return writing(Path(out), schema) if isinstance(out, str | os.PathLike) else csv_writer(out, schema)
+    if isinstance(out, str | os.PathLike):
+        return writing(Path(out), schema, formulas=formulas)
+    return csv_writer(out, schema, formulas)
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:
@@ -295,16 +319,16 @@ def kept_columns(table: pa.Table) -> pa.Table:
 
 def fitted(name: str, kept: pa.Table, schema: pa.Schema, first: int) -> pa.Table:
     """Columns to copy in the types that are written."""
-    for position, field in enumerate(kept.schema):
-        wanted = schema.field(position).type
+    columns = []
+    for field, column, wanted in zip(kept.schema, kept.columns, schema.types, strict=False):
         try:
-            kept = kept.set_column(position, field.name, kept.column(position).cast(wanted))
+            columns.append(column.cast(wanted))
         except pa.ArrowException as error:
             raise PonnError(
                 f"{name}: column {field.name!r} is of type {wanted} in its first rows and {field.type} in rows "
                 f"{first + 1:,} to {first + len(kept):,} ({one_line(error)}). Give it one type, or do not keep it."
             ) from error
-    return kept
+    return pa.table(columns, kept.column_names)
 
 
 def by_column(surprises: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:

@@ -152,6 +152,39 @@ def actions_at(h: np.ndarray, u: np.ndarray) -> np.ndarray:
     return np.minimum((u[:, None] >= np.cumsum(h, axis=1)).sum(axis=1), last)
 
 
+MOST_REACHED = 1e38  # by a sum in a network: single precision ends at 3.4e38, and scores are subtracted
+MOST_UNITS = 1 << 20  # of a layer, for all actions together: a block of rows takes 1 GB there
+
+
+def check_reach(weights: Mapping[str, np.ndarray], architecture: Architecture, far: float) -> None:
+    """Raise PonnError unless every sum stays a number for all rows whose columns lie within +-far.
+
+    The most a unit can reach is the sum of its absolute weights times what the units below can reach.
+    """
+    k, hidden = architecture.k, architecture.hidden
+    if k * max(hidden, default=1) > MOST_UNITS:
+        raise PonnError(f"The policy layers have {hidden} units for each of {k} actions: too many to compute with.")
+    intercept = weights["b1" if hidden else "c"]
+    reached = far * absolute_sums(weights["W1"]).reshape(k, -1).max(axis=0) + np.abs(intercept).max()  # [h_1]
+    above = [(f"W{layer}", f"b{layer}") for layer in range(2, len(hidden) + 1)] + [("w", "c")] * bool(hidden)
+    for W, b in above:
+        check_reached(reached)
+        most = np.ones(len(reached)) if architecture.activation == "sigmoid" else reached
+        reached = (most @ np.abs(weights[W]).astype(float)) + np.abs(weights[b]).max()  # [h_l]; at last one number
+    check_reached(reached)
+
+
+def absolute_sums(W: np.ndarray) -> np.ndarray:
+    """The sum of each column's absolute weights, in double precision."""
+    return np.asarray(np.abs(W).sum(axis=0, dtype=np.float64))
+
+
+def check_reached(reached: np.ndarray) -> None:
+    """Raise PonnError where a unit could reach what is no number any more."""
+    if not np.all(reached <= MOST_REACHED):
+        raise PonnError("The weights are so large that their sums can be no numbers any more; the file is damaged.")
+
+
 def check_weights(weights: Mapping[str, np.ndarray], architecture: Architecture) -> None:
     """Raise PonnError unless the weights fit the architecture."""
     found = {name: array.shape for name, array in weights.items()}

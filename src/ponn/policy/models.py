@@ -9,25 +9,47 @@ A model of rewards becomes a policy by taking the action that promises most. Eve
 plain values) and its `arrays`, and can be built again from both; whatever does not fit together is refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from ponn.errors import PonnError
-from ponn.policy.inference import BLOCK_ROWS, Architecture, check_weights, relu, scores, sigmoid, softmax
+from ponn.errors import PonnError, listing
+from ponn.log.encoding import FAR
+from ponn.log.roles import MOST_ACTIONS
+from ponn.policy.inference import (
+    ACTIVATIONS,
+    BLOCK_ROWS,
+    MOST_UNITS,
+    Architecture,
+    absolute_sums,
+    check_reach,
+    check_reached,
+    check_weights,
+    relu,
+    scores,
+    sigmoid,
+    softmax,
+)
+from ponn.policy.parts import ArrayHead
+from ponn.policy.schema import Fields, Items, Number, OneOf, Schema, Truth, Whole
 from ponn.policy.similar import SimilarRows
 from ponn.policy.trees import TreeModel
 
 Arrays = Mapping[str, np.ndarray]
+Shapes = Mapping[str, tuple[int | None, ...]]  # None: of any length
+MOST_LAYERS = 50
+MOST_COLUMNS = (1 << 31) - 1  # what trees number columns with
+TEMPERATURES = 1e-9, 1e9  # beyond, rewards divided by them are no use to a softmax
 
 
 class Model(Protocol):
     """What a policy needs of its model."""
 
     kind: ClassVar[str]
+    schema: ClassVar[Schema]  # of the description
 
     @property
     def k(self) -> int:
@@ -44,6 +66,10 @@ class Model(Protocol):
     @property
     def arrays(self) -> Arrays:
         """Everything large."""
+
+    @classmethod
+    def shapes(cls, description: Mapping[str, Any], names: Collection[str]) -> Shapes:
+        """The shapes of the arrays by what the description says; names: those that the file has."""
 
     @classmethod
     def build(cls, description: Mapping[str, Any], arrays: Arrays) -> Self:
@@ -66,6 +92,14 @@ def among(scores: np.ndarray, eligible: np.ndarray | None) -> np.ndarray:
     return scores if eligible is None else np.where(eligible, scores, -np.inf)
 
 
+ARCHITECTURE: Mapping[str, Schema] = {
+    "k": Whole(1, MOST_ACTIONS),
+    "D": Whole(1, MOST_COLUMNS),
+    "hidden": Items(Whole(1, MOST_UNITS), most=MOST_LAYERS),
+    "activation": OneOf(tuple(ACTIVATIONS)),
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Network:
     """The policy network of section 4.3: h(. | x) is the softmax of its scores."""
@@ -73,6 +107,7 @@ class Network:
     architecture: Architecture
     arrays: Arrays
     kind: ClassVar[str] = "network"
+    schema: ClassVar[Schema] = Fields(ARCHITECTURE, closed=True)
 
     def __post_init__(self) -> None:
         check_weights(self.arrays, self.architecture)
@@ -93,9 +128,16 @@ class Network:
         return asdict(self.architecture)
 
     @classmethod
+    def shapes(cls, description: Mapping[str, Any], names: Collection[str]) -> Shapes:
+        """Those of the architecture."""
+        return architecture_of(description).shapes
+
+    @classmethod
     def build(cls, description: Mapping[str, Any], arrays: Arrays) -> Self:
         """The network of a policy file."""
-        return cls(architecture_of(description), arrays)
+        found = cls(architecture_of(description), arrays)
+        check_reach(arrays, found.architecture, FAR)
+        return found
 
     def probabilities(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
         """softmax over the scores of eligible actions."""
@@ -113,6 +155,7 @@ class RewardNetwork:
     arrays: Arrays
     k: int
     kind: ClassVar[str] = "reward-network"
+    schema: ClassVar[Schema] = Fields({"actions": Whole(2, MOST_ACTIONS), **ARCHITECTURE}, closed=True)
 
     def __post_init__(self) -> None:
         check_weights(self.arrays, self.architecture)
@@ -128,12 +171,19 @@ class RewardNetwork:
         return {"actions": self.k, **asdict(self.architecture)}
 
     @classmethod
+    def shapes(cls, description: Mapping[str, Any], names: Collection[str]) -> Shapes:
+        """Those of the architecture."""
+        return architecture_of(description).shapes
+
+    @classmethod
     def build(cls, description: Mapping[str, Any], arrays: Arrays) -> Self:
         """The network of a policy file."""
         k, architecture = description["actions"], architecture_of(description)
         if architecture.k != 1 or not 2 <= k < architecture.D:
             raise PonnError(f"The reward network has {architecture.k} outputs, {architecture.D} columns, {k} actions.")
-        return cls(architecture, arrays, k)
+        found = cls(architecture, arrays, k)
+        check_reach(arrays, architecture, FAR)
+        return found
 
     def rewards(self, X: np.ndarray) -> np.ndarray:
         """The success probability of every action."""
@@ -161,6 +211,7 @@ class LinearRewards:
     W: np.ndarray  # [D, k]
     c: np.ndarray  # [k]
     kind: ClassVar[str] = "linear-rewards"
+    schema: ClassVar[Schema] = Fields(closed=True)
 
     @property
     def k(self) -> int:
@@ -183,11 +234,17 @@ class LinearRewards:
         return {"W": self.W, "c": self.c}
 
     @classmethod
+    def shapes(cls, description: Mapping[str, Any], names: Collection[str]) -> Shapes:
+        """The arrays say them."""
+        return {"W": (None, None), "c": (None,)}
+
+    @classmethod
     def build(cls, description: Mapping[str, Any], arrays: Arrays) -> Self:
         """The regressions of a policy file."""
         W, c = arrays["W"], arrays["c"]
         if set(arrays) != {"W", "c"} or W.ndim != 2 or c.shape != W.shape[1:]:
             raise PonnError("The reward model of the policy file does not fit together; it is damaged.")
+        check_reached(FAR * absolute_sums(W) + np.abs(c))
         return cls(W, c)
 
     def rewards(self, X: np.ndarray) -> np.ndarray:
@@ -219,6 +276,7 @@ class Heads:
     temperature: float
     promises: bool
     kind: ClassVar[str] = "heads"
+    schema: ClassVar[Schema] = Fields({"temperature": Number(*TEMPERATURES), "promises": Truth()}, closed=True)
 
     def __post_init__(self) -> None:
         layers = range(1, len(self.arrays) // 2)
@@ -244,9 +302,20 @@ class Heads:
         return {"temperature": self.temperature, "promises": self.promises}
 
     @classmethod
+    def shapes(cls, description: Mapping[str, Any], names: Collection[str]) -> Shapes:
+        """As many layers as there are."""
+        some = head_shapes(1, (1,) * min(len(names) // 2 - 1, MOST_LAYERS), 1)
+        return {name: (None,) * len(shape) for name, shape in some.items()}
+
+    @classmethod
     def build(cls, description: Mapping[str, Any], arrays: Arrays) -> Self:
         """The network of a policy file."""
-        return cls(arrays, description["temperature"], description["promises"])
+        found = cls(arrays, float(description["temperature"]), description["promises"])
+        reached = np.full(found.D, FAR)
+        for W, b in [(f"W{number}", f"b{number}") for number in range(1, len(arrays) // 2)] + [("W", "c")]:
+            reached = reached @ np.abs(arrays[W]).astype(float) + np.abs(arrays[b])
+            check_reached(reached)
+        return found
 
     def scores(self, X: np.ndarray) -> np.ndarray:
         """r of every action in [0, 1], in blocks of rows that stay in the cache."""
@@ -280,8 +349,33 @@ KINDS: tuple[type[Model], ...] = (Network, RewardNetwork, LinearRewards, Heads, 
 MODELS: Mapping[str, type[Model]] = {one.kind: one for one in KINDS}
 
 
+def model_kind(kind: str) -> type[Model]:
+    """The kind of a model by its name."""
+    if kind not in MODELS:
+        raise PonnError(f"A model of the policy file is of the kind {kind[:40]!r}; expected one of {listing(MODELS)}.")
+    return MODELS[kind]
+
+
+def check_model(kind: str, description: Mapping[str, Any], heads: Mapping[str, ArrayHead]) -> None:
+    """Raise PonnError unless the description is that of such a model, and the arrays are said to be what it needs."""
+    found = model_kind(kind)
+    found.schema.check(description, kind)
+    wanted = found.shapes(description, heads)
+    if set(heads) != set(wanted):
+        raise PonnError(f"The {kind} of the policy file holds {listing(sorted(heads))}; expected {listing(wanted)}.")
+    for name, shape in wanted.items():
+        given = heads[name].shape
+        if len(given) != len(shape) or any(one not in (None, size) for one, size in zip(shape, given, strict=True)):
+            raise PonnError(
+                f"The parts of the policy file do not fit together: {name} of its {kind} has the shape {given}; "
+                f"expected {shape}."
+            )
+
+
 def build_model(kind: str, description: Mapping[str, Any], arrays: Arrays) -> Model:
     """The model of a policy file, by its kind."""
     if any(array.dtype.kind not in "fiu" or not np.isfinite(array).all() for array in arrays.values()):
         raise PonnError("The policy file holds weights that are not finite numbers; it is damaged.")
-    return MODELS[kind].build(description, arrays)
+    if any(not array.size for name, array in arrays.items() if name != "threshold"):
+        raise PonnError("The policy file holds arrays without numbers; it is damaged.")
+    return model_kind(kind).build(description, arrays)

@@ -18,18 +18,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from ponn.errors import PonnError, listing, one_line
-from ponn.log.eligibility import Eligibility, check_some_eligible, eligible_actions, given_actions
-from ponn.log.encoding import CategoryFeature, Encoding, Feature, NumberFeature
+from ponn.log.acquaintance import Acquaintance, forget_beside, read_acquaintance
+from ponn.log.eligibility import (
+    Eligibility,
+    check_some_eligible,
+    eligible_actions,
+    excluded_actions,
+    given_actions,
+)
+from ponn.log.encoding import CategoryFeature, Encoding, Feature, NumberFeature, check_feature
 from ponn.log.log import Log, in_units
 from ponn.log.roles import Rows
+from ponn.policy.description import check_description
 from ponn.policy.inference import actions_at, draw_actions
-from ponn.policy.models import Heads, Model, build_model, greedy
+from ponn.policy.models import Heads, Model, build_model, check_model, greedy
+from ponn.policy.parts import ArrayHead, DamagedError, open_parts, read_arrays, read_heads, read_json
 from ponn.policy.reasons import (
     EXPECTED_REWARD,
     NOBODY,
@@ -44,17 +53,18 @@ from ponn.policy.reasons import (
     reasons_of,
     usual_design,
 )
+from ponn.policy.schema import SchemaError
 from ponn.policy.similar import SimilarRows
 from ponn.settings import check_seed
 from ponn.storage import replacing
 from ponn.tables.table import read_table
 
 FORMAT = 1
+Array = TypeVar("Array", np.ndarray, ArrayHead)  # an array, or what is said of it
 RECOMMENDED = ("action", "probability", "runner_up", "expected_reward", "supported")  # columns of `recommend`
 ON_REQUEST = ("expected_low", "expected_high")  # columns that `recommend` adds when they are named
 ANSWERS = ("actions", "encoding", "model", "companions", "selected", "usual", "eligibility")  # parts that decide them
 JSON_NAME, WEIGHTS_NAME = "policy.json", "weights.safetensors"
-LARGEST = 1 << 30  # bytes a part of a policy file may have unpacked
 SUPPORT_FLOOR = 0.01  # a row with an action less probable than this cannot tell how that action would do there
 SMALL_EFFECT = 0.05  # of the largest effect in a row: what moves less is not told where one network reads all sets
 
@@ -106,6 +116,7 @@ class Policy:
     # ... and "similar": what happened in training rows like x
     usual: Mapping[str, Any] = field(default_factory=dict)  # feature → its usual value in training; empty: not known
     eligibility: Eligibility | None = None  # which actions are available where; None: all, always
+    acquaintance: Acquaintance | None = None  # knows its training rows again; never a part of the policy file
 
     def __repr__(self) -> str:
         return f"Policy({self.method}, {len(self.actions)} actions, {len(self.encoding.features)} features)"
@@ -289,9 +300,19 @@ class Policy:
         r = self.model.rewards(X)
         return self.companions["reward"].rewards(X) if r is None and "reward" in self.companions else r
 
+    def made(self, *names: str) -> list[Any]:
+        """What is told of how the policy was made, under these names; refuses where a file does not tell."""
+        absent = [name for name in names if name not in self.provenance]
+        if absent:
+            raise PonnError(
+                f"The policy does not tell how it was made: {listing(absent)} is not in its provenance, which holds "
+                f"{listing(self.provenance) or 'nothing'}. Learn it again, or take another copy of its file."
+            )
+        return [self.provenance[name] for name in names]
+
     def in_units(self, r: np.ndarray) -> Any:
         """Rewards in [0, 1] in the user's unit."""
-        reward = self.provenance["reward"]
+        (reward,) = self.made("reward")
         return in_units(r.astype(float), reward["range"], reward["minimize"])
 
     def expected_reward(self, X: np.ndarray, A: np.ndarray) -> Any:
@@ -357,6 +378,7 @@ class Policy:
             moves=self.moves,
             features=self.effects_for(told, X, decision) if self.usual else None,
             similar=None if similar is None else similar.tallies(X).rows,
+            least=1 if similar is None else similar.least,
             expected=None if r is None else self.in_units(r),
             low=low,
             high=high,
@@ -374,7 +396,7 @@ class Policy:
     @property
     def outcome(self) -> Outcome:
         """What the reward is called and where it lies."""
-        reward = self.provenance["reward"]
+        (reward,) = self.made("reward")
         name = self.provenance.get("columns", {}).get("reward", "reward")
         low, high = map(float, reward["range"])
         return Outcome(str(name), low, high, bool(reward["minimize"]))
@@ -426,7 +448,7 @@ class Policy:
         return found.hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the policy file, whole or not at all."""
+        """Write the policy file, whole or not at all, and beside it the file that knows its training rows again."""
         write_policy(self, Path(path))
 
 
@@ -480,6 +502,10 @@ def write_policy(policy: Policy, path: Path) -> None:
         WEIGHTS_NAME: save({name: np.ascontiguousarray(array) for name, array in all_arrays(policy).items()}),
     }
     try:
+        if policy.acquaintance is None:
+            forget_beside(path)
+        else:
+            policy.acquaintance.write(path)
         with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in parts.items():
                 archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
@@ -524,38 +550,55 @@ def as_json(policy: Policy) -> dict[str, Any]:
 
 def load(path: str | os.PathLike[str]) -> Policy:
     """Read a policy file; whatever is wrong with it is told, nothing in it is executed."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load as load_weights
-
     path = Path(path)
-    try:
-        description, weights = read_parts(path)
-        found = json.loads(description)
-        check_format(path, found)
-        return build(found, load_weights(weights))
-    except PonnError:
-        raise
-    except (OSError, zipfile.BadZipFile, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PonnError(f"{path} is not a policy file, or is damaged: {one_line(error)}.") from error
-
-
-def read_parts(path: Path) -> tuple[bytes, bytes]:
-    """The two parts of a policy file, if they are what they should be in kind and size."""
     if not path.is_file():
         raise PonnError(f"There is no policy file {path}.")
-    with zipfile.ZipFile(path) as archive:
-        sizes = {one.filename: one.file_size for one in archive.infolist()}
-        if set(sizes) != {JSON_NAME, WEIGHTS_NAME}:
-            raise PonnError(f"{path} is not a policy file: it holds {listing(sorted(sizes))}.")
-        if max(sizes.values()) > LARGEST:
-            raise PonnError(f"{path} would unpack to more than {LARGEST >> 30} GB; no policy is that large.")
-        return archive.read(JSON_NAME), archive.read(WEIGHTS_NAME)
+    try:
+        with path.open("rb") as file:
+            policy = without_sketch(read_policy(path, file))
+    except OSError as error:
+        raise PonnError(f"The policy file {path} could not be read: {one_line(error)}.") from error
+    except (DamagedError, SchemaError) as error:
+        raise PonnError(f"{path} is not a policy file, or is damaged: {one_line(error)}.") from error
+    id = policy.provenance.get("source", {}).get("id")
+    return policy if id is None else replace(policy, acquaintance=read_acquaintance(path, id))
+
+
+SKETCH_TOLD = (
+    "The file is of version 0.1 and held fingerprints of single training rows. They are not used and are left out when "
+    "the policy is saved: save it anew in place of the old file, or better learn it again, which also keeps values "
+    "that fewer than ten people share out of it."
+)
+
+
+def without_sketch(policy: Policy) -> Policy:
+    """The policy without the fingerprints that version 0.1 put into its file, and a note that says so."""
+    made = policy.provenance
+    if "sketch" not in made.get("source", {}):
+        return policy
+    source = {name: value for name, value in made["source"].items() if name != "sketch"}
+    return replace(policy, provenance={**made, "source": source, "notes": [*made["notes"], SKETCH_TOLD]})
+
+
+def read_policy(path: Path, file: BinaryIO) -> Policy:
+    """The policy of an open file: the description first, which says how large the arrays can be."""
+    parts = open_parts(file, (JSON_NAME, WEIGHTS_NAME))
+    found = read_json(parts[JSON_NAME].whole())
+    check_format(path, found)
+    check_description(found)
+    heads, starts = read_heads(parts[WEIGHTS_NAME])
+    for name, described in {"": found["model"], **found["companions"]}.items():
+        check_model(described["kind"], plain_values(described), arrays_of(name, heads))
+    owners = {name.rpartition(".")[0] for name in heads}
+    if not owners <= {"", *found["companions"]}:
+        raise DamagedError(f"it holds arrays of {listing(sorted(owners - {'', *found['companions']}))}, which it lacks")
+    return build(found, read_arrays(parts[WEIGHTS_NAME], heads, starts))
 
 
 def check_format(path: Path, found: Any) -> None:
     """Only formats this version knows."""
     version = found.get("format") if isinstance(found, dict) else None
-    if not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:
         raise PonnError(f"{path} is not a policy file: it names no format.")
     if version > FORMAT:
         raise PonnError(
@@ -564,40 +607,82 @@ def check_format(path: Path, found: Any) -> None:
 
 
 def build(found: dict[str, Any], weights: dict[str, np.ndarray]) -> Policy:
-    """A policy from its parts, which must fit together."""
-    model = model_from(found["model"], {name: array for name, array in weights.items() if "." not in name})
-    companions = {name: model_from(one, arrays_of(name, weights)) for name, one in found["companions"].items()}
+    """A policy from its parts, each of which was checked by itself, and which must fit together."""
     encoding = Encoding(tuple(map(build_feature, found["encoding"]["features"])), found["encoding"]["rows"])
-    actions = tuple(found["actions"])
-    selected = np.array(found["selected"], bool)
+    actions, selected = tuple(found["actions"]), found["selected"]
+    check_names(actions, encoding)
+    model = model_from(found["model"], arrays_of("", weights))
+    companions = {name: model_from(one, arrays_of(name, weights)) for name, one in found["companions"].items()}
     fits = all((one.D, one.k) == (len(encoding.owner), len(actions)) for one in (model, *companions.values()))
-    if not fits or len(actions) < 2 or selected.shape != (len(actions), len(encoding.features)):
+    if not fits or len(selected) != len(actions) or {len(one) for one in selected} != {len(encoding.features)}:
         raise PonnError("The parts of the policy file do not fit together; it is damaged.")
-    if not isinstance(companions.get("similar"), SimilarRows | None):
-        raise PonnError("The similar rows of the policy file are something else; it is damaged.")
+    check_companions(companions)
     usual = dict(found.get("usual") or {})  # files of before have none
     if usual:
         usual_design(encoding, usual)
     relevance = tuple(PairLine(**one) for one in found["relevance"])
+    check_relevance(relevance, actions, encoding)
     rest = (found["method"], found["settings"], found["provenance"], found.get("evaluation"))
     eligibility = None if found.get("eligibility") is None else Eligibility(**found["eligibility"])
-    return Policy(actions, encoding, model, selected, relevance, *rest, companions, usual, eligibility)
+    if eligibility is not None:
+        excluded_actions(eligibility, actions)
+    told = np.array(selected, bool)
+    return Policy(actions, encoding, model, told, relevance, *rest, companions, usual, eligibility)
+
+
+def check_names(actions: Sequence[Any], encoding: Encoding) -> None:
+    """Raise PonnError unless every action and feature has a name of its own, and actions are of one kind."""
+    kinds, names = {type(one) for one in actions}, [one.name for one in encoding.features]
+    if len(kinds) > 1 or len({str(one) for one in actions}) < len(actions):
+        raise PonnError(f"The actions of the policy file are {listing(actions)}: two are alike, or of different kinds.")
+    if int in kinds and min(actions) < 0 and max(actions) >= 1 << 63:
+        raise PonnError(f"The actions of the policy file are {listing(actions)}, which no column of numbers can hold.")
+    if len(set(names)) < len(names):
+        raise PonnError("The policy file names a feature twice; it is damaged.")
+
+
+def check_companions(companions: Mapping[str, Model]) -> None:
+    """Raise PonnError unless every companion can do what it is there for."""
+    if not isinstance(companions.get("similar"), SimilarRows | None):
+        raise PonnError("The similar rows of the policy file are something else; it is damaged.")
+    reward = companions.get("reward")
+    if reward is not None and reward.rewards(np.zeros((0, reward.D), np.float32)) is None:
+        raise PonnError("The reward model of the policy file promises no rewards; it is damaged.")
+
+
+def check_relevance(relevance: Sequence[PairLine], actions: Sequence[Any], encoding: Encoding) -> None:
+    """Raise PonnError unless Step B, where it is told, is told of every action and feature once."""
+    pairs = {(one.action, one.feature) for one in relevance}
+    names = {one.name for one in encoding.features}
+    known = all(action in actions and name in names for action, name in pairs)
+    if relevance and (not known or len(pairs) < len(relevance) or len(relevance) < len(actions) * len(names)):
+        raise PonnError("The relevance in the policy file is not that of its actions and features; it is damaged.")
+
+
+def plain_values(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model is described by, beside its kind."""
+    return {name: value for name, value in found.items() if name != "kind"}
 
 
 def model_from(found: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Model:
     """A model from its kind, plain values and arrays."""
-    description = dict(found)
-    return build_model(description.pop("kind"), description, arrays)
+    return build_model(found["kind"], plain_values(found), arrays)
 
 
-def arrays_of(name: str, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of one companion."""
-    return {part.removeprefix(f"{name}."): array for part, array in weights.items() if part.startswith(f"{name}.")}
+def arrays_of(name: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of one companion, or of the model itself, which has no name."""
+    beginning = f"{name}." if name else ""
+    return {part.removeprefix(beginning): one for part, one in arrays.items() if part.rpartition(".")[0] == name}
 
 
-def build_feature(found: dict[str, Any]) -> Feature:
+def build_feature(found: Mapping[str, Any]) -> Feature:
     """A feature from its JSON."""
-    kinds: dict[str, type[Feature]] = {one.__name__: one for one in (NumberFeature, CategoryFeature)}
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-    fields: dict[str, Any] = {name: value for name, value in values.items() if name != "type"}
-    return kinds[found["type"]](**fields)
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    kind: type[Feature] = CategoryFeature
+    if values.pop("type") == NumberFeature.__name__:
+        kind = NumberFeature
+        values |= {name: float(values[name]) for name in ("low", "high", "mean", "scale")}
+        values |= {name: values[name] and tuple(map(float, values[name])) for name in ("cuts", "values")}
+    feature = kind(**values)
+    check_feature(feature)
+    return feature

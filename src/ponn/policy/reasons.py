@@ -24,6 +24,8 @@ import pyarrow as pa
 from ponn.errors import PonnError
 from ponn.log.encoding import CategoryFeature, Encoding, Feature, NumberFeature, summarise_texts
 from ponn.log.profile import BOOLEAN, DATE, texts
+from ponn.log.roles import EXACT
+from ponn.policy.schema import is_text
 
 MOST_FEATURES = 5  # told of a recommendation
 DIGITS = 6  # of a number in JSON: networks work in single precision, more digits would be noise
@@ -54,6 +56,7 @@ class Similar:
 
     rows: int
     took_action: int
+    fewer_than: int = 1  # of actions that fewer similar rows took nothing is known; 0 of them stands for that
 
 
 @dataclass(frozen=True)
@@ -174,8 +177,11 @@ def similar_text(reason: Reason) -> str:
     doubt = "" if reason.supported is not False else " The log hardly holds such cases with it: it cannot tell."
     if reason.similar is None:
         return doubt.strip()
-    rows, took = reason.similar.rows, reason.similar.took_action
-    return f"Of {rows:,} similar past cases {took or 'none'} got {reason.action}.{doubt}"
+    rows, took, least = vars(reason.similar).values()
+    nobody = "none" if least == 1 else f"fewer than {least}"
+    if not rows:
+        return f"Of similar past cases {nobody} got any action.{doubt}"
+    return f"Of {rows:,} similar past cases {took or nobody} got {reason.action}.{doubt}"
 
 
 def expected_text(reason: Reason) -> str:
@@ -228,17 +234,21 @@ def usual_value(feature: Feature, column: pa.ChunkedArray) -> Any:
 
 def usual_design(encoding: Encoding, usual: Mapping[str, Any]) -> np.ndarray:
     """The design columns of a row in which every feature has its usual value; what cannot be one is refused."""
-    if set(usual) != {one.name for one in encoding.features} or not all(map(is_plain, usual.values())):
+    named = set(usual) == {one.name for one in encoding.features}
+    if not named or not all(is_usual(one, usual[one.name]) for one in encoding.features):
         raise PonnError("The usual values of the policy file do not fit its features; it is damaged.")
     table = pa.table({one.name: pa.array([usual[one.name]], arrow_type(one)) for one in encoding.features})
     return encoding.design(table)[0]  # [D]
 
 
-def is_plain(value: Any) -> bool:
-    """A text, nothing, or a number that is one."""
-    if isinstance(value, int | float):
-        return abs(value) <= sys.float_info.max  # not so for NaN
-    return value is None or isinstance(value, str)
+def is_usual(feature: Feature, value: Any) -> bool:
+    """Nothing, or a value of the feature's kind."""
+    if isinstance(feature, CategoryFeature) or feature.kind == DATE:
+        return value is None or is_text(value)
+    if feature.kind == BOOLEAN:
+        return value is None or isinstance(value, bool)
+    most = EXACT if isinstance(value, int) else sys.float_info.max
+    return value is None or (type(value) in (int, float) and abs(value) <= most)  # not so for NaN
 
 
 def arrow_type(feature: Feature) -> pa.DataType:
@@ -311,6 +321,7 @@ class Facts:
     moves: str
     features: Sequence[tuple[FeatureEffect, ...]] | None
     similar: np.ndarray | None  # similar rows by action: [n, k]
+    least: int  # of actions that fewer similar rows took nothing is known
     expected: np.ndarray | None  # expected reward in the user's unit: [n, k]
     low: np.ndarray  # [n], NaN: not known
     high: np.ndarray
@@ -332,12 +343,17 @@ def reason_of(facts: Facts, j: int, a: int, b: int) -> Reason:
         probability=float(facts.h[j, a]),
         moves=facts.moves,
         features=None if facts.features is None else facts.features[j],
-        similar=None if facts.similar is None else Similar(int(facts.similar[j].sum()), int(facts.similar[j, a])),
+        similar=None if facts.similar is None else similar_of(facts.similar[j], a, facts.least),
         expected_reward=None if r is None else ExpectedReward(float(r[a]), known(facts.low[j]), known(facts.high[j])),
         runner_up=None if b == NOBODY else next_best,
         supported=None if facts.supported is None else bool(facts.supported[j, a]),
         outcome=facts.outcome,
     )
+
+
+def similar_of(rows: np.ndarray, a: int, least: int) -> Similar:
+    """Similar rows, and those of them that took action a."""
+    return Similar(int(rows.sum()), int(rows[a]), least)
 
 
 def known(value: float) -> float | None:

@@ -9,11 +9,14 @@
     Q        the sum of their squared residuals                            [cells, k]
     n_a      training rows that took the action                            [k]
 
+In cells of few rows a count would speak of single people: where fewer than `least` rows of a cell took an action,
+nothing is stored of them, N, S, E and Q are 0 there.
+
 A row is similar to the training rows of its cell: a shallow tree cuts the rows so that those of one cell were treated
 alike and fared alike (`partition.py`). The tree is stored as in `trees.py`; its leaves hold N, S, E, Q side by side.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
@@ -21,8 +24,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from ponn.errors import PonnError
+from ponn.log.roles import EXACT
 from ponn.policy.inference import restricted
-from ponn.policy.trees import DTYPES, Forests, refuse
+from ponn.policy.schema import Fields, Schema, Whole
+from ponn.policy.trees import DTYPES, FOREST_SHAPES, Forests, refuse
 
 Z = 1.96  # standard deviations: nominally 95 %; what it comes to is told in `SimilarRows.interval`
 ROUNDING = 1e-6  # by which a sum over the rows of a cell may miss its bounds, per row
@@ -42,18 +47,20 @@ class SimilarRows:
     """The cells of the training rows; as a model: how similar rows were treated, and how they fared."""
 
     kind: ClassVar[str] = "similar-rows"
+    schema: ClassVar[Schema] = Fields({"k": Whole(), "D": Whole()}, {"least": Whole(1)}, closed=True)
     forests: Forests  # one tree
     k: int
     D: int
+    least: int = 1  # rows of a cell that took an action, below which nothing is known of them
 
     def __post_init__(self) -> None:
-        if any(type(size) is not int for size in (self.k, self.D)) or self.k < 2 or self.D < 1:
+        if any(type(size) is not int for size in (self.k, self.D, self.least)) or self.k < 2 or self.D < 1:
             refuse(f"its cells have {self.k!r} actions and {self.D!r} columns")
         if self.forests.trees.tolist() != [1] or self.forests.value.shape[1] != len(Tallies._fields) * self.k:
             refuse(f"cells are one tree with {len(Tallies._fields)} values in a leaf for each of {self.k} actions")
         if self.forests.column.max() >= self.D:
             refuse(f"a node asks about column {self.forests.column.max()} of {self.D}")
-        check_tallies(self.cells)
+        check_tallies(self.cells, self.least)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -63,12 +70,17 @@ class SimilarRows:
     @property
     def description(self) -> dict[str, Any]:
         """Everything small, in plain values."""
-        return {"k": self.k, "D": self.D}
+        return {"k": self.k, "D": self.D, "least": self.least}
+
+    @classmethod
+    def shapes(cls, description: Mapping[str, Any], names: Collection[str]) -> Mapping[str, tuple[int | None, ...]]:
+        """As many nodes as there are."""
+        return FOREST_SHAPES
 
     @classmethod
     def build(cls, description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
-        """The cells of a policy file; whatever does not fit is refused."""
-        if set(arrays) != set(DTYPES) or set(description) != {"k", "D"}:
+        """The cells of a policy file; whatever does not fit is refused. Files of before tell no least number."""
+        if set(arrays) != set(DTYPES) or set(description) | {"least"} != {"k", "D", "least"}:
             refuse(f"it holds {', '.join(sorted(map(str, {*arrays, *description})))}")
         return cls(Forests(**arrays), **description)
 
@@ -91,7 +103,9 @@ class SimilarRows:
     def probabilities(self, X: np.ndarray, eligible: np.ndarray | None = None) -> np.ndarray:
         """The share of similar rows that took each action, of the eligible ones where not all are."""
         rows = self.tallies(X).rows
-        shares = rows / rows.sum(axis=1, keepdims=True)  # [n, k]
+        everywhere = (self.taken + 1) / (self.taken + 1).sum()  # [k]: where a cell tells of no action
+        total = rows.sum(axis=1, keepdims=True)
+        shares = np.where(total > 0, rows / np.maximum(total, 1), everywhere)  # [n, k]
         return shares if eligible is None else restricted(shares, eligible, eligible / eligible.sum(axis=1)[:, None])
 
     def rewards(self, X: np.ndarray) -> np.ndarray:
@@ -102,7 +116,7 @@ class SimilarRows:
     def interval(
         self, X: np.ndarray, A: np.ndarray, expected: np.ndarray, modelled: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Around the expected reward of one action per row, from similar rows that took it; NaN where none did.
+        """Around the expected reward of one action per row, from similar rows that took it; NaN where too few did.
 
         modelled: r_hat(A_j, x_j) of the model that the residuals are of, the same as `expected` for most policies.
 
@@ -140,10 +154,11 @@ def wilson(r: np.ndarray, m: np.ndarray, variance: np.ndarray) -> tuple[np.ndarr
     return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
 
 
-def check_tallies(cells: Tallies) -> None:
-    """Raise PonnError unless the sums can come from that many rows, in cells that are not empty."""
+def check_tallies(cells: Tallies, least: int) -> None:
+    """Raise PonnError unless the sums can come from that many rows, none of fewer than the least number."""
     N, S, E, Q = cells
-    if (np.floor(N) != N).any() or N.min() < 0 or (N.sum(axis=1) < 1).any():
+    too_few = (N.sum(axis=1) < 1).any() if least == 1 else ((N > 0) & (N < least)).any()
+    if (np.floor(N) != N).any() or N.min() < 0 or N.max() * N.size > EXACT or too_few or least < 1:
         refuse("its cells hold numbers of rows that cannot be")
     most = N * (1 + ROUNDING)
     if S.min() < 0 or Q.min() < 0 or (S > most).any() or (Q > most).any() or (np.abs(E) > most).any():

@@ -12,7 +12,7 @@ The nodes of a tree stand level by level, the root first. So the children of its
 nodes 2r + 1 and 2r + 2: no pointer is stored, and where every child stands behind its parent there can be no cycle.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, NoReturn, Self
@@ -21,6 +21,7 @@ import numpy as np
 
 from ponn.errors import PonnError
 from ponn.policy.inference import restricted
+from ponn.policy.schema import Fields, OneOf, Schema, Whole
 
 LEAF = -1
 BLOCK_ROWS = 4_096  # rows that walk down together; with D = 50 their columns take 0.8 MB
@@ -29,6 +30,8 @@ BLOCK_VALUES = 1 << 20  # numbers read from their leaves together: 8 MB
 LEVELS = 4  # steps between two looks at who has arrived, which cost as much as half a step
 ROUNDING = 1e-9  # by which the shares in a leaf may miss a sum of 1
 DTYPES = {"column": np.int32, "threshold": np.float32, "value": np.float64, "nodes": np.int32, "trees": np.int32}
+FOREST_SHAPES: Mapping[str, tuple[None, ...]] = {name: (None,) * (2 if name == "value" else 1) for name in DTYPES}
+DEEPEST = 10_000  # levels of a tree: every row may walk down all of them, which takes 0.1 s
 
 
 # Forests -------------------------------------------------------------------------------------------------
@@ -170,6 +173,19 @@ def check_trees(forests: Forests) -> None:
         refuse("a node stands before its parent")
     if column.min() < LEAF:
         refuse("a node asks about a column below 0")
+    check_depth(forests)
+
+
+def check_depth(forests: Forests) -> None:
+    """Raise PonnError where a tree is deeper than rows should have to walk."""
+    inner = offsets(forests.column != LEAF)  # inner nodes before each node
+    start, size = forests.starts[:-1], np.ones(len(forests.nodes), np.intp)  # of a level of each tree
+    for _ in range(DEEPEST):
+        below = 2 * (inner[start + size] - inner[start])  # nodes of the next level
+        start, size = (start + size)[below > 0], below[below > 0]
+        if not len(size):
+            return
+    refuse(f"a tree has more than {DEEPEST:,} levels")
 
 
 def refuse(what: str) -> NoReturn:
@@ -262,6 +278,7 @@ class TreeModel:
     """A policy that decides by forests: kind, arrays and description are what a policy file keeps of it."""
 
     kind: ClassVar[str] = "trees"
+    schema: ClassVar[Schema] = Fields({"k": Whole(), "D": Whole(), "decision": OneOf(tuple(DECISIONS))}, closed=True)
     forests: Forests
     k: int
     D: int
@@ -285,6 +302,11 @@ class TreeModel:
     def description(self) -> dict[str, Any]:
         """Everything small, in plain values."""
         return {"k": self.k, "D": self.D, "decision": self.decision}
+
+    @classmethod
+    def shapes(cls, description: Mapping[str, Any], names: Collection[str]) -> Mapping[str, tuple[int | None, ...]]:
+        """As many nodes as there are."""
+        return FOREST_SHAPES
 
     @classmethod
     def build(cls, description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:

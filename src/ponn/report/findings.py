@@ -36,13 +36,16 @@ from ponn.evaluation.worth import GAMMA, Worth, unsupported_rows, worth
 from ponn.log.encoding import Encoding
 from ponn.log.log import Log
 from ponn.log.profile import profile
+from ponn.policy.disclosure import disclosed_notes
 from ponn.policy.policy import Policy
 from ponn.report.charts import CalibrationBin, WeightBin, weight_bins
 from ponn.report.surrogate import Surrogate, imitate
+from ponn.settings import Settings
 from ponn.steps.propensity import Overlap, TooFewRows, overlap
 
 GAMMAS = (1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
 SHOWN_GAMMA = 2.0  # shown at least up to here
+LEAF_ROWS = 5  # the smallest kind of case worth a line in the summary of a policy
 CALIBRATION_BINS, CALIBRATION_ROWS = 10, 20  # at most so many bins, of at least so many rows
 Say = Callable[[str], Any]
 
@@ -88,8 +91,8 @@ class Findings:
     policy: Policy
     level: float
     seed: int
+    min_cell: int  # rows that must share what is told of them
     log_rows: int
-    log_digest: str
     rows: int
     kept_aside: bool  # the rows are those of the log that learning kept aside
     reward: str
@@ -119,6 +122,7 @@ def findings(
     level: float = 0.95,
     by: str | Sequence[str] = (),
     seed: int | None = None,
+    min_cell: int | None = None,
     progress: Say | None = None,
 ) -> Findings:
     """Look at a policy with the help of a log.
@@ -126,7 +130,9 @@ def findings(
     by: columns whose subgroups are valued by themselves, see `value_by_group`.
     rows, corrections: the rows to value it on and what they are corrected with, where they are at hand already; by
     default the rows of the log that it did not learn from, and what is fitted on them. seed: that of learning.
+    min_cell: rows that must share whatever is told of them; default what the policy was learned with.
     """
+    min_cell = min_cell_of(policy) if min_cell is None else Settings(min_cell=min_cell).min_cell
     say = progress or (lambda message: None)
     seed = seed_of(policy) if seed is None else seed
     by = (by,) if isinstance(by, str) else tuple(by)
@@ -140,23 +146,23 @@ def findings(
     except TooFewRows as error:
         why = error.why
     say("Report: what the policy does")
-    surrogate, why_no_surrogate = summary_of(policy, kept, seed)
+    surrogate, why_no_surrogate = summary_of(policy, kept, seed, min_cell)
     return Findings(
         policy=policy,
         level=level,
         seed=seed,
+        min_cell=min_cell,
         log_rows=len(log),
-        log_digest=log.digest,
         rows=len(kept),
         kept_aside=len(kept) < len(log),
         reward=log.columns.reward,
         by=by,
-        actions=action_counts(log.actions, log.A, log.outcome),
+        actions=tuple(told_action(one, min_cell) for one in action_counts(log.actions, log.A, log.outcome)),
         eligible=count_eligible(log),
         features=tuple(
             describe(one, profile(one.name, log.table.column(one.name))) for one in policy.encoding.features
         ),
-        notes=log.notes,
+        notes=tuple(disclosed_notes(log.notes, min_cell)),
         shares=shares_of(policy, kept),
         relevance=relevance_grid(policy),
         support=support_of(policy, kept),
@@ -168,6 +174,16 @@ def findings(
         calibration=tuple(calibration_of(policy, kept)),
         versions={"ponn": version("ponn"), "numpy": np.__version__, "python": platform.python_version()},
     )
+
+
+def min_cell_of(policy: Policy) -> int:
+    """How many rows must share what is told of them; policies of version 0.1 do not say."""
+    return int(policy.settings.get("min_cell", Settings().min_cell))
+
+
+def told_action(found: ActionCount, min_cell: int) -> ActionCount:
+    """An action without the mean outcome of a few people."""
+    return replace(found, mean_reward=None) if found.rows < min_cell else found
 
 
 def fitted_corrections(rows: Log, seed: int, say: Say) -> Nuisances:
@@ -218,8 +234,9 @@ def worth_of(policy: Policy, rows: Log, fitted: Nuisances, asked: Asked, by: tup
 
 def best_fixed(policy: Policy, rows: Log) -> Any:
     """The best single action, chosen by training rows: when it was learned, or by the reward model it carries."""
-    if policy.evaluation is not None:
-        return policy.evaluation["value"]["best_fixed"]["action"]
+    valued = (policy.evaluation or {}).get("value", {}).get("best_fixed", {})
+    if valued.get("action") in policy.actions:
+        return valued["action"]
     model = policy.companions.get("reward")
     promised = None if model is None else model.rewards(policy.encoding.design(rows))  # [n, k]
     return None if promised is None else policy.actions[int(promised.mean(axis=0).argmax())]
@@ -250,10 +267,10 @@ def shares_of(policy: Policy, rows: Log) -> dict[Any, tuple[float, float]]:
     return dict(zip(rows.actions, zip(recommended.tolist(), taken.tolist(), strict=True), strict=True))
 
 
-def summary_of(policy: Policy, rows: Log, seed: int) -> tuple[Surrogate | None, str]:
+def summary_of(policy: Policy, rows: Log, seed: int, min_cell: int) -> tuple[Surrogate | None, str]:
     """The shallow tree that imitates the policy, or why there is none."""
     try:
-        return imitate(policy, rows, seed), ""
+        return imitate(policy, rows, seed, max(min_cell, LEAF_ROWS)), ""
     except PonnError as error:
         return None, str(error)
 

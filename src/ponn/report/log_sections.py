@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from ponn.evaluation.intervals import percent
+from ponn.policy.disclosure import fewer_than
 from ponn.policy.policy import SUPPORT_FLOOR, Policy
 from ponn.report.charts import (
     MOST_LINES,
@@ -32,7 +33,8 @@ def whose_rows(found: Findings) -> str:
 
 def log_section(found: Findings) -> str:
     """Actions, features and notes."""
-    rows, (low, high) = found.policy.provenance["rows"], found.policy.provenance["reward"]["range"]
+    rows, reward = found.policy.made("rows", "reward")
+    low, high = reward["range"]
     stopped = f" and was stopped by {rows['valid']:,} others" if rows["valid"] else ", each in turn held out"
     first = (
         f"<p>{found.log_rows:,} past cases, {len(found.actions)} actions, {len(found.features)} features. The outcome "
@@ -44,9 +46,9 @@ def log_section(found: Findings) -> str:
     actions = [
         (
             one.action,
-            f"{one.rows:,}",
-            in_percent(one.rows / found.log_rows),
-            figures(one.mean_reward),
+            fewer_than(one.rows, found.min_cell),
+            share_told(one.rows, found),
+            "" if one.mean_reward is None else figures(one.mean_reward),
             *eligible.get(one.action, ()),
         )
         for one in sorted(found.actions, key=lambda one: -one.rows)
@@ -55,14 +57,16 @@ def log_section(found: Findings) -> str:
         "<p class='pale'>These means are what came of past choices. They do not compare the actions: who got which "
         "action was no accident.</p>"
     )
-    features = [(one.name, one.kind, f"{one.missing:,}", shortened(one.values)) for one in found.features]
+    features = [
+        (one.name, one.kind, fewer_than(one.missing, found.min_cell), shortened(one.values)) for one in found.features
+    ]
     columns = ("action", "#rows", "#share", f"#mean {found.reward}", *(("#eligible in",) if eligible else ()))
     taken = table(columns, actions)
     taken = taken if len(actions) <= NAMED else folded(f"{len(actions)} actions", taken)
     return (
         f"{first}<h3>Actions taken</h3>{taken}{means}{rules_told(found.policy)}"
         + folded(f"{len(features)} features", table(("feature", "kind", "#missing", "values"), features))
-        + notes_told([*found.notes, *found.policy.provenance["notes"]])
+        + notes_told([*found.notes, *found.policy.provenance.get("notes", ())])
     )
 
 
@@ -91,25 +95,31 @@ def overlap_section(found: Findings) -> str:
     if found.worth is None:
         return intro + no_values(found) + support_told(found)
     if found.overlap is None:
-        return intro + columns_of(weights_told(found.worth), support_told(found))
+        return intro + columns_of(weights_told(found.worth, found.min_cell), support_told(found))
     return (
         intro
-        + gaps_told(found.overlap, found.rows)
-        + columns_of(weights_told(found.worth), support_told(found), balance_told(found, found.overlap))
-        + folded("Propensities by action", step_a_table(found.overlap))
+        + gaps_told(found.overlap, found.rows, found.min_cell)
+        + columns_of(weights_told(found.worth, found.min_cell), support_told(found), balance_told(found, found.overlap))
+        + folded("Propensities by action", step_a_table(found.overlap, found.min_cell))
     )
 
 
-def gaps_told(seen: Overlap, rows: int) -> str:
+def share_told(rows: int, found: Findings) -> str:
+    """The share of the log that these rows are, unless they are a few people."""
+    return in_percent(rows / found.log_rows) if rows >= found.min_cell or not rows else ""
+
+
+def gaps_told(seen: Overlap, rows: int, min_cell: int) -> str:
     """Who almost never got what, in sentences."""
     lines = list(seen.sentences)
     if seen.unsupported:
         floor = percent(SUPPORT_FLOOR)
-        lines.append(f"In {seen.unsupported:,} of {rows:,} rows some action had an estimated propensity under {floor}.")
+        unsupported = fewer_than(seen.unsupported, min_cell)
+        lines.append(f"In {unsupported} of {rows:,} rows some action had an estimated propensity under {floor}.")
     return some(lines) if lines else "<p>No such gap was found in a single feature.</p>"
 
 
-def weights_told(worth: Reported) -> str:
+def weights_told(worth: Reported, min_cell: int) -> str:
     """How much of the log speaks for the policy."""
     reach = worth.reach
     hint = (
@@ -118,7 +128,7 @@ def weights_told(worth: Reported) -> str:
         f"{reach.pareto_limit:.2f} is fine."
     )
     rows = [
-        (one.name, f"{one.rows:,}", in_percent(one.share_of_rows), in_percent(one.share_of_weight))
+        (one.name, fewer_than(one.rows, min_cell), in_percent(one.share_of_rows), in_percent(one.share_of_weight))
         for one in worth.weights
     ]
     columns = ("weight", "#rows", "#share of rows", "#share of weight")
@@ -158,12 +168,12 @@ def balance_told(found: Findings, seen: Overlap) -> str:
     return figure(picture, "Balance of the features", hint, ("action", "feature", "#before", "#after"), rows)
 
 
-def step_a_table(seen: Overlap) -> str:
-    """What Step A says of each action."""
+def step_a_table(seen: Overlap, min_cell: int) -> str:
+    """What Step A says of each action that more than a few people got."""
     rows = [
         (
             action,
-            f"{seen.rows[a]:,}",
+            fewer_than(int(seen.rows[a]), min_cell),
             f"{seen.effective[a]:,.0f}",
             figures(seen.largest_weight[a]),
             figures(seen.mean_inverse[a]),

@@ -55,10 +55,12 @@ def write_report(
     corrections: Nuisances | None = None,
     level: float = 0.95,
     by: str | Sequence[str] = (),
+    min_cell: int | None = None,
     progress: Callable[[str], Any] | None = None,
 ) -> Findings:
     """Write the report on a policy as one HTML file; the arguments are those of `findings`, which it returns."""
-    found = findings(policy, log, rows=rows, corrections=corrections, level=level, by=by, progress=progress)
+    asked: dict[str, Any] = {"rows": rows, "corrections": corrections, "level": level, "by": by, "min_cell": min_cell}
+    found = findings(policy, log, **asked, progress=progress)
     try:
         write_whole(Path(path), report_page(found).encode())
     except OSError as error:
@@ -68,7 +70,7 @@ def write_report(
 
 def report_page(found: Findings) -> str:
     """The whole page."""
-    heading = f"Report on a policy for {shortened(found.policy.provenance['columns']['action'])}"
+    heading = f"Report on a policy for {shortened(found.policy.made('columns')[0]['action'])}"
     links = each("li", (f"<a href='#{id}'>{safe(title)}</a>" for id, title, _ in sections_of(found)))
     top = f"<header><h1>{safe(heading)}</h1>{subtitle(found)}<nav aria-label='Sections'><ol>{links}</ol></nav></header>"
     sections = "\n".join(

@@ -141,10 +141,13 @@ def shares_told(found: Findings) -> str:
 
 def training_section(found: Findings) -> str:
     """Loss per epoch, where the model was trained in epochs."""
-    training = found.policy.provenance["training"]
+    (training,) = found.policy.made("training")
     if "shares" in training:
         return stack_told(training)
-    history, loss = training.get("history"), f"Loss on the validation rows: {figures(training['valid_loss'])}."
+    history, loss = (
+        training.get("history"),
+        f"Loss on the validation rows: {figures(training.get('valid_loss', math.nan))}.",
+    )
     if not history:
         return f"<p>{safe(loss)} There are no training curves: this method is not trained in epochs.</p>"
     lines = {
@@ -202,7 +205,7 @@ def settings_section(found: Findings) -> str:
     about = METHODS[policy.method].about if policy.method in METHODS else "not known to this version"
     meaning = {one.name: one.metadata["help"] for one in fields(Settings)}
     settings = [(key, plain_value(value), meaning.get(key, "")) for key, value in policy.settings.items()]
-    report = {"level": found.level, "seed": found.seed, "log digest": found.log_digest, "policy digest": policy.digest}
+    report = {"level": found.level, "seed": found.seed, "min_cell": found.min_cell, "policy digest": policy.digest}
     report |= {f"version of {what}": one for what, one in found.versions.items()}
     return (
         f"<p>Method <b>{safe(policy.method)}</b>: {safe(about)}.</p>"

@@ -15,7 +15,7 @@ from ponn.policy.policy import Policy
 FIT_SHARE = 0.7  # of the rows given; on the others the agreement is measured
 MOST_ROWS = 50_000  # a tree of a few questions is settled long before
 FEWEST_ROWS = 20  # with fewer nothing can be measured
-LEAF_SHARE, LEAF_ROWS = 0.01, 5  # the smallest kind of case worth a line
+LEAF_SHARE = 0.01  # of the rows: the smallest kind of case worth a line
 DEPTH = {2: 3, 12: 4}  # questions in a row: 3 for two actions, 4 for up to 12, else 5
 
 
@@ -49,8 +49,11 @@ class Surrogate:
     rows_measured: int
 
 
-def imitate(policy: Policy, log: Log, seed: int = 0) -> Surrogate:
-    """Fit a shallow tree to what the policy recommends for rows of the log; measure its agreement on the others."""
+def imitate(policy: Policy, log: Log, seed: int = 0, fewest: int = 5) -> Surrogate:
+    """Fit a shallow tree to what the policy recommends for rows of the log; measure its agreement on the others.
+
+    fewest: rows that every kind of case must have.
+    """
     try:
         from sklearn.tree import DecisionTreeClassifier
     except ImportError as error:
@@ -61,7 +64,7 @@ def imitate(policy: Policy, log: Log, seed: int = 0) -> Surrogate:
     X, eligible = policy.design(log)
     A = policy.decide(X, None, eligible=eligible).first
     depth = next((depth for most, depth in DEPTH.items() if len(policy.actions) <= most), 5)
-    smallest = max(LEAF_ROWS, round(LEAF_SHARE * len(first)))
+    smallest = max(fewest, round(LEAF_SHARE * len(first)))
     tree = DecisionTreeClassifier(max_depth=depth, min_samples_leaf=smallest, random_state=seed)
     tree.fit(X[first], A[first])
     usual = np.bincount(A[first]).argmax()

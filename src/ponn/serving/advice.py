@@ -9,6 +9,7 @@ E        is the action eligible?                                                
 """
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -23,7 +24,8 @@ from ponn.log.profile import BOOLEAN, DATE
 from ponn.policy.inference import actions_at
 from ponn.policy.policy import Decision, Policy, load
 from ponn.policy.reasons import NOBODY, Reason, arrow_type
-from ponn.serving.rows import Cells, RowReader, kind_in_words, shown
+from ponn.serving.examples import added_fields, answerable, eligibility_fields
+from ponn.serving.rows import Cells, RowError, RowReader, kind_in_words, shown, why_no_text
 
 MOST_WHOLE = 1e15  # numbers below are exact in JSON, whoever reads it
 FIELDS = ("row", "rows", "eligible", "reasons", "probabilities")
@@ -90,6 +92,16 @@ class Checked(NamedTuple):
     cells: Cells
     E: np.ndarray | None  # None: all actions are eligible
 
+    def part(self, start: int, stop: int) -> "Checked":
+        """Some of its rows."""
+        here, ask, cells = slice(start, stop), self.ask, self.cells
+        per_row = isinstance(ask.eligible, list) and isinstance(ask.eligible[0], list)
+        return Checked(
+            ask._replace(rows=ask.rows[here], eligible=ask.eligible[here] if per_row else ask.eligible),
+            Cells(cells.x[here], cells.texts[here], cells.notes[here]),
+            None if self.E is None else self.E[here],
+        )
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -127,7 +139,8 @@ class Adviser:
         self.reader = RowReader(policy.encoding)
         self.places = {(type(label), label): a for a, label in enumerate(policy.actions)}
         self.keys = [str(label) for label in policy.actions]
-        self.beside = eligibility_fields(policy) - self.reader.names
+        self.looks_at = eligibility_fields(policy)
+        self.beside = self.looks_at - self.reader.names
         self.random = np.random.default_rng()
         if self.mode.supported_only:
             policy.safer(np.zeros((0, policy.model.D), np.float32))  # can it tell what is supported?
@@ -136,17 +149,17 @@ class Adviser:
         """A request whose rows and eligible actions can be read; raises RowError or AskError otherwise."""
         cells = self.reader.read(without(ask.rows, self.beside))
         given = None if ask.eligible is None else self.eligible(ask.eligible, len(ask.rows))
-        return Checked(ask, cells, given if self.policy.eligibility is None else self.by_rules(ask.rows, given))
+        return Checked(ask, cells, self.by_rules(ask.rows, given) if self.looks_at else given)
 
     def by_rules(self, rows: Sequence[Any], given: np.ndarray | None) -> np.ndarray | None:
         """What the request leaves, less what the policy's own rules and column exclude."""
-        features = {one.name: arrow_type(one) for one in self.policy.encoding.features}
-        needed = [
-            name for name in eligibility_fields(self.policy) if name in features or any(name in row for row in rows)
-        ]
+        features = {one.name: one for one in self.policy.encoding.features}
+        needed = [name for name in self.looks_at if name in features or any(name in row for row in rows)]
+        columns = {
+            name: as_column(features[name], rows) if name in features else column_beside(name, rows) for name in needed
+        }
         try:
-            table = pa.table({name: pa.array([row.get(name) for row in rows], features.get(name)) for name in needed})
-            return self.policy.eligible_in(table, given)
+            return self.policy.eligible_in(pa.table(columns), given)
         except (pa.ArrowException, PonnError) as error:
             raise AskError("rows", one_line(error), "rows whose eligible actions can be told") from error
 
@@ -247,8 +260,8 @@ class Adviser:
     @cached_property
     def about(self) -> dict[str, Any]:
         """The policy for people and forms, in plain values."""
-        policy, columns = self.policy, self.policy.provenance["columns"]
-        reward = policy.provenance["reward"]
+        policy = self.policy
+        columns, reward = policy.made("columns", "reward")
         return {
             "digest": self.digest,
             "method": policy.method,
@@ -257,23 +270,16 @@ class Adviser:
             "relevance": [asdict(one) for one in policy.relevance],
             "selected": {str(action): list(names) for action, names in policy.sets().items()},
             "settings": dict(policy.settings),
-            "provenance": dict(policy.provenance),
+            "provenance": {name: one for name, one in policy.provenance.items() if name != "source"},
             "evaluation": policy.evaluation,
-            "examples": examples(policy.encoding.features),
+            "examples": answerable(policy, examples(policy.encoding.features)),
+            "eligibility": eligibility_told(policy),
             "reward": {"name": columns["reward"], "range": list(reward["range"]), "minimize": reward["minimize"]},
             "mode": asdict(self.mode),
         }
 
 
 LABELS = "a list of actions, or one such list for each row"
-
-
-def eligibility_fields(policy: Policy) -> frozenset[str]:
-    """Fields of a row by which the policy tells which actions are eligible."""
-    if policy.eligibility is None:
-        return frozenset()
-    column = policy.eligibility.column
-    return frozenset((*policy.eligibility.rule_columns, *(() if column is None else (column,))))
 
 
 def without(rows: Sequence[Any], fields: frozenset[str]) -> Sequence[Any]:
@@ -287,11 +293,36 @@ def without(rows: Sequence[Any], fields: frozenset[str]) -> Sequence[Any]:
 
 
 def as_column(feature: Feature, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
-    """A feature's cells as the user gave them."""
+    """A feature's cells, which were checked, as the user gave them; whole numbers may be longer than Arrow takes."""
     cells = [row.get(feature.name) for row in rows]
-    if isinstance(feature, NumberFeature) and feature.kind == BOOLEAN:  # 0 and 1 may stand for them
-        cells = [None if cell is None else bool(cell) for cell in cells]
+    if isinstance(feature, NumberFeature) and feature.kind != DATE:
+        plain_cell = bool if feature.kind == BOOLEAN else float  # 0 and 1 may stand for true and false
+        cells = [None if cell is None else plain_cell(cell) for cell in cells]
     return pa.array(cells, arrow_type(feature))
+
+
+def column_beside(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
+    """A column that is no feature, but tells which actions are eligible; its cells are checked here."""
+    cells = [row.get(name) for row in rows]
+    for j, cell in enumerate(cells):
+        for one in cell if isinstance(cell, list) else [cell]:
+            if reason := why_no_label(one):
+                raise RowError(j + 1, name, reason, "labels of actions, or what a rule looks at")
+    try:
+        if all(isinstance(cell, int | float | None) and not isinstance(cell, bool) for cell in cells):
+            return pa.array([None if cell is None else float(cell) for cell in cells], pa.float64())
+        return pa.array(cells)
+    except pa.ArrowException as error:
+        raise AskError("rows", f"{name!r} holds cells of several types", "cells of one type") from error
+
+
+def why_no_label(cell: Any) -> str:
+    """Why a cell cannot say what is eligible, empty where it can."""
+    if cell is None or isinstance(cell, bool):
+        return ""
+    if isinstance(cell, int | float):
+        return "" if abs(cell) <= sys.float_info.max else f"{shown(cell)} is not a finite number"  # not so for NaN
+    return why_no_text(cell)
 
 
 def drawn(q: np.ndarray, u: np.ndarray) -> np.ndarray:
@@ -309,20 +340,35 @@ def load_adviser(path: str | os.PathLike[str], mode: Mode | None = None) -> Advi
     policy = load(path)
     try:
         adviser = Adviser(policy, mode)
-        adviser.advise([adviser.check(Ask(adviser.about["examples"]))])
         check_names(adviser)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        try_out(adviser)
+    except (PonnError, pa.ArrowException) as error:
         raise PonnError(f"{path} is damaged: its policy cannot answer ({one_line(error)}).") from error
     return adviser
 
 
 def check_names(adviser: Adviser) -> None:
-    """What is said of the policy can be written as JSON, with every action under a name of its own."""
-    import json
-
-    json.dumps(adviser.about, allow_nan=False)
+    """Every action has a name of its own."""
     if len(set(adviser.keys)) < len(adviser.keys):
         raise PonnError(f"Two actions have one name: {listing(adviser.keys, 20)}.")
+
+
+def try_out(adviser: Adviser) -> None:
+    """Answer example rows, with all actions and by the rules; what is said, and said of the policy, must be numbers.
+
+    Example rows need not be such that an action is eligible: their values need not have come together in training.
+    """
+    import json
+
+    rows, told = examples(adviser.policy.encoding.features), adviser.about
+    asked = [Checked(Ask(rows, reasons=True), adviser.reader.read(rows), None)]
+    if told["examples"]:
+        asked.append(adviser.check(Ask(told["examples"], reasons=True)))
+    answers = [one.recommendations for one in adviser.advise(asked)]
+    try:
+        json.dumps([told, answers], allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise PonnError(f"what it says cannot be written as JSON: {one_line(error)}") from error
 
 
 # A policy's schema ---------------------------------------------------------------------------------------
@@ -359,6 +405,13 @@ def as_sent(feature: NumberFeature, value: float) -> Any:
     if feature.kind == DATE:
         return feature.say(value)
     return int(value) if whole(feature) else value
+
+
+def eligibility_told(policy: Policy) -> dict[str, Any] | None:
+    """By what the policy tells which actions are eligible, with the fields of a row that are no features."""
+    if policy.eligibility is None:
+        return None
+    return policy.eligibility.as_json() | {"fields": added_fields(policy)}
 
 
 def examples(features: Sequence[Feature]) -> list[dict[str, Any]]:

@@ -1,195 +1,63 @@
-"""The decision log of a server: what was served to whom with which probability, and how it turned out.
+"""From the decision logs of a server to a log that can be learned from.
 
-Each worker appends JSON lines to a file of its own, one per decision or outcome. A line is on disk before anybody is
-told of it; requests that come together share one write and one fsync. A server that starts opens new files, so that a
-line torn by a crash can only be the last of its file.
+`journal.py` writes the files. Their lines:
 
     kind       what the line holds
     policy     digest, columns, features (name → kind) and actions of the policy that decides from here on
     decision   id, time, policy (digest), features, eligible, action, probability (with which it was drawn)
-    outcome    id (of the decision), time, reward
+    outcome    id (of the decision), time, reward, outside (of the range of training)
 
-An id says where its line is (file, byte), so that any worker can look it up, also after a restart.
+Of several outcomes of a decision the one that arrived last counts: the order is that of the lines of the one file that
+all outcomes go to. Version 0.1 wrote them into the files of single workers, with the clock's time as their only order;
+they come before all others. A line that cannot be read is named, counted and passed over.
 """
 
-import asyncio
-import contextlib
 import json
 import math
 import os
-import re
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ponn.errors import PonnError, listing, one_line
-from ponn.log.profile import BOOLEAN, DATE, NUMBER
-from ponn.policy.policy import Policy
+from ponn.errors import PonnError, one_line
+from ponn.log.profile import BOOLEAN, CATEGORY, DATE, NUMBER
+from ponn.serving.journal import OUTCOMES, outcomes_file, worker_file, worker_files
 from ponn.tables.files import writing
 
-ID = re.compile(r"([0-9a-f]{12})-([0-9a-f]{1,12})-([0-9a-f]{8})-([0-9]{1,7})")
-TAG = "[0-9a-f]" * 12
 LONGEST_LINE = 1 << 26  # bytes; lines are far shorter, but a file of something else may have no end of line
+MOST_NAMED = 20  # lines that cannot be read and are named; all are counted
 BATCH_ROWS = 65_536
 
 
-def worker_file(path: Path, tag: str) -> Path:
-    """The file of one worker: decisions.jsonl → decisions.<tag>.jsonl."""
-    return path.with_name(f"{path.stem}.{tag}{path.suffix}")
+@dataclass(frozen=True)
+class Unreadable:
+    """A line that is not what a server writes."""
+
+    file: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}: {self.reason}"
 
 
-def worker_files(path: Path) -> list[Path]:
-    """The files of all workers, past and present."""
-    return sorted(path.parent.glob(f"{glob_escape(path.stem)}.{TAG}{glob_escape(path.suffix)}"))
+@dataclass
+class Damage:
+    """Lines that cannot be read: the first ones by name, all by number."""
 
+    named: list[Unreadable] = field(default_factory=list)
+    count: int = 0
 
-def glob_escape(name: str) -> str:
-    """A name in which nothing stands for something else."""
-    return re.sub(r"([*?[])", r"[\1]", name)
-
-
-def line(**values: Any) -> bytes:
-    """One line of a decision log."""
-    return json.dumps(values, allow_nan=False).encode() + b"\n"
-
-
-def policy_line(policy: Policy, digest: str) -> bytes:
-    """What must be known of a policy to make a log of its decisions."""
-    columns = policy.provenance["columns"]
-    return line(
-        kind="policy",
-        time=time.time(),
-        policy=digest,
-        columns={"action": columns["action"], "reward": columns["reward"]},
-        minimize=policy.provenance["reward"]["minimize"],
-        features={one.name: one.kind for one in policy.encoding.features},
-        actions=list(policy.actions),
-    )
-
-
-# Writing -------------------------------------------------------------------------------------------------
-
-
-class DecisionLog:
-    """The decision log of one worker; only its event loop may use it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.first = b""  # the line that every file begins with: which policy decides
-        self.tag, self.end, self.file = "", 0, -1
-        self.waiting: list[tuple[bytes, asyncio.Future[None]]] = []
-        self.committing: asyncio.Task[None] | None = None
-        self.thread = ThreadPoolExecutor(1, "decisions")
-
-    def open(self, first: bytes) -> None:
-        """Begin a new file; it and its name are on disk when this returns."""
-        self.close_file()
-        self.tag, self.first, self.end = os.urandom(6).hex(), first, len(first)
-        path = worker_file(self.path, self.tag)
-        try:
-            self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-            write_durably(self.file, first)
-            sync_folder(path.parent)
-        except OSError as error:
-            self.close_file()  # what is in it is not to be counted on
-            raise PonnError(f"The decision log {path} could not be begun: {one_line(error)}.") from error
-
-    def close_file(self) -> None:
-        """Let go of the present file."""
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1
-
-    async def close(self) -> None:
-        """Wait for what is still being written."""
-        if self.committing:
-            await self.committing
-        self.thread.shutdown()
-        self.close_file()
-
-    def next_id(self) -> str:
-        """The id of a request whose first line will be the next one; nothing may be awaited before `append`."""
-        return f"{self.tag}-{self.end:x}-{os.urandom(4).hex()}"
-
-    async def append(self, lines: bytes) -> None:
-        """Write lines; returns when they are on disk, or raises OSError when they may not be."""
-        future = asyncio.get_running_loop().create_future()
-        self.waiting.append((lines, future))
-        self.end += len(lines)
-        if self.committing is None or self.committing.done():
-            self.committing = asyncio.create_task(self.commit())
-        await future
-
-    async def commit(self) -> None:
-        """Write what is waiting, all at once, until nothing is; after a failure go on in a new file."""
-        loop = asyncio.get_running_loop()
-        while self.waiting:
-            batch, self.waiting = self.waiting, []
-            try:
-                await loop.run_in_executor(self.thread, write_durably, self.file, b"".join(data for data, _ in batch))
-            except OSError as error:
-                batch += self.waiting  # their ids point into the file that failed
-                self.waiting = []
-                settle(batch, error)
-                with contextlib.suppress(PonnError):  # the next write tries again
-                    self.open(self.first)
-            else:
-                settle(batch, None)
-
-
-def settle(batch: Sequence[tuple[bytes, "asyncio.Future[None]"]], error: OSError | None) -> None:
-    """Tell those who wait."""
-    for _, future in batch:
-        if not future.done():  # a client may have left
-            future.set_result(None) if error is None else future.set_exception(error)
-
-
-def write_durably(file: int, data: bytes) -> None:
-    """Write all of it, and have it on disk."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(file, rest) :]
-    os.fdatasync(file) if hasattr(os, "fdatasync") else os.fsync(file)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names of new files on disk."""
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def find_decision(path: Path, id: str) -> dict[str, Any] | None:
-    """The decision of this id, from whichever worker's file, or None."""
-    found = ID.fullmatch(id)
-    if not found:
-        return None
-    tag, offset, _, row = found.groups()
-    try:
-        with worker_file(path, tag).open("rb") as file:
-            file.seek(int(offset, 16))
-            for _ in range(int(row)):
-                if not file.readline(LONGEST_LINE).endswith(b"\n"):
-                    return None
-            decision = json.loads(file.readline(LONGEST_LINE))
-    except (OSError, ValueError):
-        return None
-    fits = isinstance(decision, dict) and decision.get("kind") == "decision" and decision.get("id") == id
-    return decision if fits else None
-
-
-# From decision logs to a log -----------------------------------------------------------------------------
+    def add(self, file: Path, number: int, reason: str) -> None:
+        """Count a line."""
+        self.count += 1
+        if self.count <= MOST_NAMED:
+            self.named.append(Unreadable(str(file), number, reason))
 
 
 @dataclass(frozen=True)
@@ -200,12 +68,17 @@ class Converted:
     rows: int  # decisions with an outcome, which were written
     without_outcome: int
     replaced: int  # outcomes that a later one of the same id replaced
+    outside: int  # outcomes that count though they are outside the range of training
     unknown: int  # outcomes of decisions that are in none of the files
+    repeated: int  # decisions that the files hold a second time
     torn: int  # files whose last line was cut off by a crash
+    unreadable: int  # lines that were passed over
+    unreadable_lines: tuple[Unreadable, ...]  # the first of them
     action: str
     reward: str
     propensity: str
     minimize: bool
+    quoted: int = 0  # cells and names in CSV that got an apostrophe, because a spreadsheet would execute them
 
     @property
     def flags(self) -> str:
@@ -221,13 +94,31 @@ def quoted(name: str) -> str:
     return shlex.quote(name)
 
 
+class Arrival(NamedTuple):
+    """When an outcome arrived: by its place among all, or, from version 0.1, before those by the clock."""
+
+    counted: bool
+    moment: float
+
+
+class Told(NamedTuple):
+    """One outcome that a server was told; a tuple, because there may be many."""
+
+    arrival: Arrival
+    id: str
+    time: float
+    reward: float
+    outside: bool
+
+
 @dataclass(frozen=True)
 class Outcomes:
     """A first look at the files: the policies that decided, and how decisions turned out."""
 
     policies: dict[str, dict[str, Any]]  # digest → its line
-    rewards: dict[str, tuple[float, float]]  # id → (time, reward)
-    replaced: int
+    rewards: dict[str, float]  # id → the reward that counts
+    history: list[Told]  # all outcomes, in the order in which they arrived
+    outside: int
     torn: int
 
 
@@ -237,99 +128,211 @@ def convert_decisions(
     *,
     propensity: str = "propensity",
     keep: Sequence[str] = (),
+    strict: bool = False,
+    history: str | os.PathLike[str] | None = None,
+    formulas: bool = False,
 ) -> Converted:
     """Make of decision logs a log that `learn` takes, with the probability of each served action as its propensity.
 
     paths: as given to the server, or the files of single workers. Decisions without an outcome are left out and
-    counted; of several outcomes of a decision the last counts. keep: "id", "time" as columns of their own.
+    counted; of several outcomes of a decision the last that arrived counts. Lines that cannot be read are passed over
+    and counted. keep: "id", "time" as columns of their own. strict: refuse where there are such lines. history: a file
+    for all outcomes, also those that were replaced. formulas: write texts into CSV as they are, also where a
+    spreadsheet would execute them.
     """
-    files = [file for path in paths for file in files_of(Path(path))]
-    found = first_look(files)
+    files = list(dict.fromkeys(file for path in paths for file in files_of(Path(path))))
+    damage, count = Damage(), Counter[str]()
+    found = first_look(files, damage)
     layout = layout_of(found.policies, propensity, keep)
-    count: Counter[str] = Counter()
-    with writing(Path(out), layout.schema) as write:
+    if strict:
+        check_convertible(files, layout, found.rewards, damage)
+    with writing(Path(out), layout.schema, private=True, formulas=formulas) as write:
         for batch in batches(files, found.rewards, count):
-            write(layout.table(batch, found.rewards))
+            table = layout.table(batch, found.rewards, damage)
+            count["rows"] += len(table)
+            write(table)
+    if history is not None:
+        write_history(Path(history), found)
     return Converted(
         decisions=count["decisions"],
         rows=count["rows"],
-        without_outcome=count["decisions"] - count["rows"],
-        replaced=found.replaced,
-        unknown=len(found.rewards) - count["rows"],
+        without_outcome=count["decisions"] - count["with outcome"],
+        replaced=len(found.history) - len(found.rewards),
+        outside=found.outside,
+        unknown=len(found.rewards) - count["with outcome"],
+        repeated=count["repeated"],
         torn=found.torn,
+        unreadable=damage.count,
+        unreadable_lines=tuple(damage.named),
         action=layout.action,
         reward=layout.reward,
         propensity=propensity,
         minimize=layout.minimize,
+        quoted=write.quoted,
     )
 
 
+def check_convertible(files: Sequence[Path], layout: "Layout", rewards: Mapping[str, float], damage: Damage) -> None:
+    """Raise PonnError where a line cannot be read."""
+    for batch in batches(files, rewards, Counter()):
+        layout.table(batch, rewards, damage)
+    if damage.count:
+        told = "; ".join(map(str, damage.named[:3]))
+        raise PonnError(
+            f"{damage.count:,} lines of the decision log cannot be read: {told}. Were the files changed? Without "
+            "--strict such lines are passed over and counted."
+        )
+
+
 def files_of(path: Path) -> list[Path]:
-    """The files that a name given to the server stands for, or the file itself."""
+    """The files that a name given to the server stands for, or the file itself, with the outcomes beside it."""
     if path.is_file():
-        return [path]
+        beside = path.with_name(f"{Path(path.stem).stem}.{OUTCOMES}{path.suffix}")
+        return [path, beside] if path in worker_files(original(path)) and beside.is_file() else [path]
     found = worker_files(path)
     if not found:
         raise PonnError(
             f"There is no decision log {path}, nor a file {worker_file(path, '<worker>').name} beside it. Give the "
             "name that `ponn serve --decisions` was given, or the files themselves."
         )
-    return found
+    return [*found, outcomes_file(path)] if outcomes_file(path).is_file() else found
 
 
-def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a file; an incomplete last one was never acknowledged and is passed over."""
+def original(path: Path) -> Path:
+    """The name given to the server, from that of a worker's file."""
+    return path.with_name(f"{Path(path.stem).stem}{path.suffix}")
+
+
+# Reading -------------------------------------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    """One line of a file, and where it stands."""
+
+    file: Path
+    number: int
+    values: dict[str, Any]
+
+
+def read_lines(file: Path, damage: Damage) -> Iterator[Line]:
+    """The lines of a file that can be read; an incomplete last one was never acknowledged and is passed over."""
     try:
         with file.open("rb") as lines:
-            for number, text in enumerate(iter(lambda: lines.readline(LONGEST_LINE), b""), start=1):
-                if text.endswith(b"\n"):
-                    yield parsed(file, number, text)
-                elif len(text) == LONGEST_LINE:
-                    raise wrong_line(file, number, "it has no end")
+            for number, text in enumerate(whole_lines(lines), start=1):
+                try:
+                    if text.strip():
+                        yield Line(file, number, parsed(text))
+                except ValueError as error:
+                    damage.add(file, number, one_line(error))
     except OSError as error:
         raise PonnError(f"{file} could not be read: {one_line(error)}.") from error
 
 
-REQUIRED = {
-    "policy": {"policy": str, "columns": dict, "features": dict, "actions": list, "minimize": bool},
-    "decision": {"id": str, "time": float, "policy": str, "features": dict, "probability": float},
-    "outcome": {"id": str, "time": float, "reward": float},
+def whole_lines(lines: Any) -> Iterator[bytes]:
+    """The complete lines of a file, of one that is too long only the beginning."""
+    while text := lines.readline(LONGEST_LINE):
+        end = text
+        while not end.endswith(b"\n"):
+            end = lines.readline(LONGEST_LINE)
+            if not end:
+                return
+        yield text
+
+
+Fits = Callable[[Any], bool]
+
+
+def is_finite(value: Any) -> bool:
+    """A number that a column can hold; true and false are none."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def is_text(value: Any) -> bool:
+    """A text that a file can hold: half a surrogate pair can be written in JSON, but is none."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def are_kinds(value: Any) -> bool:
+    """The kind of each feature."""
+    known = (NUMBER, BOOLEAN, DATE, CATEGORY)
+    return isinstance(value, dict) and all(is_text(name) and kind in known for name, kind in value.items())
+
+
+def are_columns(value: Any) -> bool:
+    """The names of action and reward."""
+    return isinstance(value, dict) and all(is_text(value.get(name)) for name in ("action", "reward"))
+
+
+def are_labels(value: Any) -> bool:
+    """Labels of actions, all of one type."""
+    return isinstance(value, list) and len({*map(type, value)} & {str, int, float, bool}) == 1 == len(
+        {*map(type, value)}
+    )
+
+
+REQUIRED: dict[str, dict[str, Fits]] = {
+    "policy": {
+        "policy": is_text,
+        "columns": are_columns,
+        "features": are_kinds,
+        "actions": are_labels,
+        "minimize": lambda value: isinstance(value, bool),
+    },
+    "decision": {
+        "id": is_text,
+        "time": is_finite,
+        "policy": is_text,
+        "features": lambda value: isinstance(value, dict),
+        "action": lambda value: isinstance(value, str | int | float),
+        "probability": lambda value: is_finite(value) and 0 < value <= 1,
+    },
+    "outcome": {"id": is_text, "time": is_finite, "reward": is_finite},
 }
 
 
-def parsed(file: Path, number: int, text: bytes) -> dict[str, Any]:
-    """One line, if it is one of a decision log."""
+def parsed(text: bytes) -> dict[str, Any]:
+    """One line, if it is one of a decision log; ValueError says why it is none, without a value of it."""
+    if len(text) >= LONGEST_LINE:
+        raise ValueError(f"it is longer than {LONGEST_LINE:,} bytes")
     try:
         found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise wrong_line(file, number, one_line(error)) from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("it is not text in UTF-8") from error
     wanted = REQUIRED.get(str(found.get("kind"))) if isinstance(found, dict) else None
     if wanted is None:
-        raise wrong_line(file, number, "it is of no known kind")
-    wrong = [name for name, kind in wanted.items() if not isinstance(found.get(name), kind)]
-    if wrong or (found["kind"] == "decision" and "action" not in found):
-        raise wrong_line(file, number, f"it lacks {listing(wrong or ['action'])}")
+        raise ValueError("it is of no known kind")
+    for name, fits in wanted.items():
+        if name not in found:
+            raise ValueError(f"it lacks {name!r}")
+        if not fits(found[name]):
+            raise ValueError(f"its {name!r} cannot be one")
     return found
 
 
-def wrong_line(file: Path, number: int, reason: str) -> PonnError:
-    """What to say of a line that no server wrote."""
-    return PonnError(f"{file}, line {number}: not a line of a decision log ({reason}). Was the file changed?")
-
-
-def first_look(files: Sequence[Path]) -> Outcomes:
+def first_look(files: Sequence[Path], damage: Damage) -> Outcomes:
     """Policies and outcomes of all files."""
     policies: dict[str, dict[str, Any]] = {}
-    rewards: dict[str, tuple[float, float]] = {}
-    replaced = 0
+    arrived: list[Told] = []
     for file in files:
-        for one in read_lines(file):
+        counted = Path(file.stem).suffix == f".{OUTCOMES}"
+        for _, _, one in read_lines(file, damage):
             if one["kind"] == "policy":
                 policies[one["policy"]] = one
             elif one["kind"] == "outcome":
-                replaced += one["id"] in rewards
-                rewards[one["id"]] = max(rewards.get(one["id"], (-math.inf, 0.0)), (one["time"], one["reward"]))
-    return Outcomes(policies, rewards, replaced, sum(map(is_torn, files)))
+                when = Arrival(counted, len(arrived) if counted else float(one["time"]))
+                arrived.append(Told(when, one["id"], one["time"], float(one["reward"]), one.get("outside") is True))
+    arrived.sort(key=lambda one: one.arrival)
+    last = {one.id: one for one in arrived}
+    rewards = {id: one.reward for id, one in last.items()}
+    return Outcomes(policies, rewards, arrived, sum(one.outside for one in last.values()), sum(map(is_torn, files)))
 
 
 def is_torn(file: Path) -> bool:
@@ -340,21 +343,58 @@ def is_torn(file: Path) -> bool:
         return end.read(1) not in (b"\n", b"")
 
 
-def batches(files: Sequence[Path], rewards: Mapping[str, Any], count: "Counter[str]") -> Iterator[list[dict[str, Any]]]:
+def batches(files: Sequence[Path], rewards: Mapping[str, Any], count: "Counter[str]") -> Iterator[list[Line]]:
     """Decisions that have an outcome, some at a time; counts all."""
-    batch: list[dict[str, Any]] = []
+    batch: list[Line] = []
+    seen: set[str] = set()
     for file in files:
-        for one in read_lines(file):
-            if one["kind"] != "decision":
+        for one in read_lines(file, Damage()):  # the first look has named what cannot be read
+            if one.values["kind"] != "decision":
                 continue
-            count["decisions"] += 1
-            if one["id"] in rewards:
-                count["rows"] += 1
+            id = one.values["id"]
+            count["repeated" if id in seen else "decisions"] += 1
+            if id in rewards and id not in seen:
+                seen.add(id)
+                count["with outcome"] += 1
                 batch.append(one)
             if len(batch) == BATCH_ROWS:
                 yield batch
                 batch = []
     yield batch
+
+
+HISTORY = pa.schema(
+    {
+        **{"id": pa.string(), "arrival": pa.int64(), "time": pa.timestamp("us")},
+        **{"reward": pa.float64(), "outside": pa.bool_(), "counts": pa.bool_()},
+    }
+)
+
+
+def write_history(path: Path, found: Outcomes) -> None:
+    """All outcomes in the order in which they arrived, and whether they count."""
+    last = {one.id: place for place, one in enumerate(found.history)}
+    columns: dict[str, list[Any]] = {
+        "id": [one.id for one in found.history],
+        "arrival": list(range(1, len(found.history) + 1)),
+        "time": [microseconds(one.time) for one in found.history],
+        "reward": [one.reward for one in found.history],
+        "outside": [one.outside for one in found.history],
+        "counts": [last[one.id] == place for place, one in enumerate(found.history)],
+    }
+    with writing(path, HISTORY, private=True) as write:
+        write(pa.table(columns, HISTORY))
+
+
+def microseconds(time: float) -> int:
+    """Seconds since 1970 as a column of times has them; a clock that was far off is brought to its end."""
+    return round(max(-FAR_TIME, min(float(time), FAR_TIME)) * 1e6)
+
+
+FAR_TIME = 9.2e12  # seconds, about what 64 bits hold of microseconds
+
+
+# The log that is made ------------------------------------------------------------------------------------
 
 
 ARROW = {NUMBER: pa.float64(), BOOLEAN: pa.bool_(), DATE: pa.timestamp("us")}
@@ -380,15 +420,40 @@ class Layout:
         made += [(self.action, self.labels), (self.reward, pa.float64()), (self.propensity, pa.float64())]
         return pa.schema(made + [(name, KEPT[name]) for name in self.keep])
 
-    def table(self, batch: Sequence[Mapping[str, Any]], rewards: Mapping[str, tuple[float, float]]) -> pa.Table:
-        """Decisions with their outcomes."""
+    def table(self, batch: Sequence[Line], rewards: Mapping[str, float], damage: Damage) -> pa.Table:
+        """Decisions with their outcomes; where a cell is none of its column, its line is passed over and counted."""
+        try:
+            return self.made([one.values for one in batch], rewards)
+        except UnfitError:
+            fitting = [one.values for one in batch if self.fits(one, rewards, damage)]
+        return self.made(fitting, rewards)
+
+    def fits(self, one: Line, rewards: Mapping[str, float], damage: Damage) -> bool:
+        """Can the cells of this line be what their columns hold?"""
+        try:
+            self.made([one.values], rewards)
+        except UnfitError as error:
+            damage.add(one.file, one.number, str(error))
+            return False
+        return True
+
+    def made(self, batch: Sequence[Mapping[str, Any]], rewards: Mapping[str, float]) -> pa.Table:
+        """Decisions with their outcomes, whose cells all fit."""
         columns = [[one["features"].get(name) for one in batch] for name in self.features]
-        columns += [[one["action"] for one in batch], [rewards[one["id"]][1] for one in batch]]
+        columns += [[one["action"] for one in batch], [rewards[one["id"]] for one in batch]]
         columns += [[one["probability"] for one in batch]]
-        kept = {"id": [one["id"] for one in batch], "time": [int(one["time"] * 1e6) for one in batch]}
+        kept = {"id": [one["id"] for one in batch], "time": [microseconds(one["time"]) for one in batch]}
         columns += [kept[name] for name in self.keep]
         schema = self.schema
         return pa.table(list(map(column_of, columns, schema)), schema)
+
+
+def label_type(policies: Mapping[str, Mapping[str, Any]]) -> pa.DataType:
+    """The type of the column of actions."""
+    try:
+        return pa.array([label for one in policies.values() for label in one["actions"]]).type
+    except (pa.ArrowException, OverflowError, UnicodeError) as error:
+        raise PonnError("The labels of two policies are of different types; convert their files apart.") from error
 
 
 def layout_of(policies: Mapping[str, Mapping[str, Any]], propensity: str, keep: Sequence[str]) -> Layout:
@@ -404,7 +469,7 @@ def layout_of(policies: Mapping[str, Mapping[str, Any]], propensity: str, keep: 
     if any((one["columns"], one["minimize"]) != (last["columns"], last["minimize"]) for one in policies.values()):
         raise PonnError("The policies that decided have different action or reward columns; convert their files apart.")
     action, reward = last["columns"]["action"], last["columns"]["reward"]
-    labels = pa.array([label for one in policies.values() for label in one["actions"]]).type
+    labels = label_type(policies)
     found = Layout(features, action, labels, reward, propensity, tuple(keep), last["minimize"])
     twice = [name for name, times in Counter(found.schema.names).items() if times > 1]
     if twice:
@@ -412,13 +477,32 @@ def layout_of(policies: Mapping[str, Mapping[str, Any]], propensity: str, keep: 
     return found
 
 
+class UnfitError(ValueError):
+    """A cell that cannot be what its column holds; says which column, and nothing of the cell."""
+
+
 def column_of(values: list[Any], field: pa.Field) -> pa.Array:
     """Cells as JSON had them, in the type of their column."""
     try:
         if pa.types.is_timestamp(field.type) and any(isinstance(value, str) for value in values):
             return pc.cast(pa.array(values, pa.string()), field.type)
-        if pa.types.is_boolean(field.type):
-            values = [None if value is None else bool(value) for value in values]  # 0 and 1 may stand for them
-        return pa.array(values, field.type)
-    except pa.ArrowException as error:
-        raise PonnError(f"Column {field.name!r} of the decision log: {one_line(error)}.") from error
+        return pa.array(list(map(CELLS.get(field.type, lambda value: value), values)), field.type)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise UnfitError(f"a cell of {field.name!r} is no {field.type}") from error
+
+
+def as_number(value: Any) -> float | None:
+    """A number; whole ones may have more digits than a column of numbers holds."""
+    if isinstance(value, str):
+        raise TypeError("a text is no number")
+    return None if value is None else float(value)
+
+
+def as_truth(value: Any) -> bool | None:
+    """True or false; 0 and 1 may stand for them."""
+    if value not in (None, 0, 1):
+        raise TypeError("neither true nor false")
+    return None if value is None else bool(value)
+
+
+CELLS: dict[pa.DataType, Callable[[Any], Any]] = {pa.float64(): as_number, pa.bool_(): as_truth}

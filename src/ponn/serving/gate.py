@@ -5,6 +5,7 @@ much as a recommendation.
 """
 
 import hmac
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -12,14 +13,10 @@ from functools import lru_cache
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ponn.serving.messages import JsonRoute, RefusedError, header, respond, to_json
+from ponn.serving.messages import MISTAKE, SAFE_HEADERS, JsonRoute, RefusedError, header, mistake, respond, to_json
 from ponn.serving.service import Service
 
-SAFE_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"content-security-policy", b"default-src 'self' 'unsafe-inline' data: blob:; frame-ancestors 'self'"),
-    (b"referrer-policy", b"no-referrer"),
-]
+log = logging.getLogger("ponn.serve")
 
 
 class Gate:
@@ -48,6 +45,10 @@ class Gate:
                 await respond(send, scope["status"], content, (b"x-request-id", scope["request_id"].encode()))
             else:
                 await self.app(scope, receive, self.watched(scope, send))
+        except Exception as error:
+            log.error("a request could not be answered: %s", mistake(error))
+            if "begun" not in scope:  # else uvicorn closes the connection, so that nobody takes half for the whole
+                await respond(self.watched(scope, send), 500, MISTAKE)
         finally:
             self.note(scope, time.perf_counter() - started)
 
@@ -56,9 +57,11 @@ class Gate:
 
         async def passed_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                scope["status"] = message["status"]
-                more = [(b"x-request-id", scope["request_id"].encode()), *SAFE_HEADERS]
-                message["headers"] = [*message.get("headers", ()), *more]
+                scope["status"], scope["begun"] = message["status"], True
+                given = list(message.get("headers", ()))
+                names = {name.lower() for name, _ in given}
+                safe = [(name, value) for name, value in SAFE_HEADERS if name not in names]
+                message["headers"] = [*given, (b"x-request-id", scope["request_id"].encode()), *safe]
             await send(message)
 
         return passed_on

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import orjson
 from starlette.types import Message, Receive, Scope, Send
@@ -12,8 +13,16 @@ from ponn.errors import PonnError, one_line
 from ponn.serving.advice import AskError
 from ponn.serving.rows import RowError
 
+SAFE_HEADERS = [  # of every answer
+    (b"cache-control", b"no-store"),  # what is answered is about a patient, and what is not is small
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'self' 'unsafe-inline' data: blob:; frame-ancestors 'self'"),
+    (b"referrer-policy", b"no-referrer"),
+]
+PLACES = 12  # calls that a line about a mistake of ours names
 LOOKS = 8  # at those who wait for a body, in the time that it may take
 log = logging.getLogger("ponn.serve")
+Found = TypeVar("Found")
 
 
 class RefusedError(PonnError):
@@ -138,6 +147,26 @@ class Body:
         return found
 
 
+async def while_there(receive: Receive, work: Coroutine[Any, Any, Found]) -> Found:
+    """The result of work for a request whose body was read; the work is stopped when the client leaves."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(client_left(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise RefusedError(400, "The client left.")
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def client_left(receive: Receive) -> None:
+    """Wait until the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 class JsonRoute:
     """A route that takes JSON and answers JSON, as a plain ASGI application."""
 
@@ -156,13 +185,28 @@ class JsonRoute:
         except PonnError as error:
             status, told = refusal_json(error)
             return status, to_json(told)
-        except Exception:
-            log.exception("a request could not be answered")
-            return 500, to_json({"error": "The server made a mistake; its log says more."})
+        except Exception as error:
+            log.error("a request could not be answered: %s", mistake(error))
+            return 500, MISTAKE
+
+
+MISTAKE = to_json({"error": "The server made a mistake; its log says more."})
+
+
+def mistake(error: BaseException) -> str:
+    """Which mistake was made where, and not a word of its message: that may repeat a cell of somebody's row."""
+    calls = traceback.extract_tb(error.__traceback__)[-PLACES:]
+    return " < ".join([type(error).__name__, *(f"{one.filename}:{one.lineno} {one.name}" for one in reversed(calls))])
+
+
+def note_mistake(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log a mistake in what nobody waits for."""
+    error = context.get("exception")
+    log.error("beside all requests: %s", mistake(error) if error else str(context.get("message"))[:80])
 
 
 async def respond(send: Send, status: int, content: bytes, *more: tuple[bytes, bytes]) -> None:
     """Send a JSON answer."""
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content)), *more]
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content)), *more, *SAFE_HEADERS]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})

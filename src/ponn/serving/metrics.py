@@ -5,6 +5,7 @@ a worker that died stays, so a counter never goes back. The client library for P
 variable that must be set before its import; one array per worker is less, and a test can look at it.
 """
 
+import logging
 import mmap
 import os
 from bisect import bisect_left
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ponn.errors import one_line
+
 ROUTES = ("/recommend", "/outcome", "/score", "/policy", "/metrics", "/healthz", "/readyz", "/openapi.json", "other")
-STATUSES = (200, 206, 304, 400, 401, 404, 405, 408, 413, 415, 421, 422, 500, 503, 0)  # 0 stands for any other
+STATUSES = (200, 206, 304, 400, 401, 404, 405, 408, 413, 415, 421, 422, 431, 500, 503, 0)  # 0 stands for any other
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, np.inf)  # seconds
 COUNTED = {
     "ponn_recommendations_total": "Rows answered.",
@@ -29,6 +32,9 @@ COUNTED = {
 }
 REQUESTS = [(route, status) for route in ROUTES for status in STATUSES]
 SLOTS = {key: place for place, key in enumerate([*COUNTED, *REQUESTS, *BOUNDS, "seconds"])}
+SIZE = 8 * len(SLOTS)  # bytes
+COUNTS = ".counts"  # how the name of a file of counters ends
+log = logging.getLogger("ponn.serve")
 
 
 class Metrics:
@@ -36,9 +42,7 @@ class Metrics:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
-        self.counts: memoryview[float] = (
-            memoryview(bytearray(8 * len(SLOTS))).cast("d") if folder is None else counts_file(folder)
-        )
+        self.counts = own_counts() if folder is None else shared_counts(folder)
 
     def add(self, name: str, by: float = 1) -> None:
         """Count something."""
@@ -54,9 +58,9 @@ class Metrics:
 
     def total(self) -> np.ndarray:
         """The counters of all processes: [slots]."""
-        if self.folder is None:
-            return np.array(self.counts)
-        return np.sum([np.fromfile(path) for path in sorted(self.folder.glob("*.counts"))], axis=0)
+        shared = isinstance(self.counts.obj, mmap.mmap) and self.folder
+        read = [counts_in(path) for path in sorted(self.folder.glob(f"*{COUNTS}"))] if self.folder else []
+        return np.sum([*([] if shared else [np.array(self.counts)]), *(one for one in read if one is not None)], axis=0)
 
     def text(self, gauges: Mapping[str, float]) -> str:
         """Everything, in the text format 0.0.4."""
@@ -64,12 +68,40 @@ class Metrics:
         return "\n".join([*counter_lines(total), *request_lines(total), *gauge_lines(gauges)]) + "\n"
 
 
-def counts_file(folder: Path) -> "memoryview[float]":
-    """Numbers that other processes can read from a file."""
-    path = folder / f"{os.getpid()}-{os.urandom(4).hex()}.counts"
-    with path.open("w+b") as file:
-        file.truncate(8 * len(SLOTS))
-        return memoryview(mmap.mmap(file.fileno(), 0)).cast("d")
+def shared_counts(folder: Path) -> "memoryview[float]":
+    """Numbers that other processes can read from a file; on a full disk, numbers of this process alone.
+
+    The file has its blocks before it is mapped: to write into a hole of a file on a full disk would end the process.
+    """
+    path = folder / f"{os.getpid()}-{os.urandom(8).hex()}"
+    try:
+        with path.open("x+b") as file:
+            file.write(bytes(SIZE))
+            file.flush()
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, SIZE)
+            os.fsync(file.fileno())
+            found = memoryview(mmap.mmap(file.fileno(), SIZE)).cast("d")
+        path.rename(path.with_suffix(COUNTS))  # whole before anybody adds it up
+    except OSError as error:
+        log.error("this process counts for itself, because its counters cannot be shared: %s", one_line(error))
+        path.unlink(missing_ok=True)
+        return own_counts()
+    return found
+
+
+def own_counts() -> "memoryview[float]":
+    """Numbers of this process."""
+    return memoryview(bytearray(SIZE)).cast("d")
+
+
+def counts_in(path: Path) -> np.ndarray | None:
+    """The counters of one process: [slots]; None where the file is no longer there or whole."""
+    try:
+        found = np.fromfile(path)
+    except OSError:
+        return None
+    return found if len(found) == len(SLOTS) else None
 
 
 def counter_lines(total: np.ndarray) -> Iterator[str]:

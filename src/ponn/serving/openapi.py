@@ -27,7 +27,7 @@ WHY = {
     415: "The Content-Type is another.",
     421: "The server does not answer to this name.",
     422: "A value is not what was expected; row, field and reason say which and why.",
-    503: "There is no policy, or the decision log cannot be written.",
+    503: "There is no policy, the decision log cannot be written, or too many large requests or files are waiting.",
 }
 
 
@@ -52,7 +52,9 @@ def described_paths(about: Mapping[str, Any] | None, locked: bool) -> dict[str, 
         ),
         ("get", "/policy"): route("What the policy is and what it looks at", answers({200: content(OBJECT)}, 503)),
         ("get", "/healthz"): route("Is the process alive?", answers({200: content(OBJECT)})),
-        ("get", "/readyz"): route("Is a policy loaded?", answers({200: content(OBJECT), 503: content(OBJECT)})),
+        ("get", "/readyz"): route(
+            "Is a policy loaded, and can decisions be written?", answers({200: content(OBJECT), 503: content(OBJECT)})
+        ),
         ("get", "/metrics"): route("Counters for Prometheus", answers({200: TEXT})),
         ("get", "/report"): route("The report, where one was given", answers({200: HTML}, 404)),
     }
@@ -116,11 +118,17 @@ def row_schema(about: Mapping[str, Any] | None) -> Schema:
     """A row: every feature may be left out, which counts as missing."""
     if about is None:
         return OBJECT
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {one["name"]: feature_schema(one) for one in about["features"]},
-    }
+    eligibility = about["eligibility"] or {"fields": [], "column": None}
+    fields = {one["name"]: feature_schema(one) for one in (*about["features"], *eligibility["fields"])}
+    if eligibility["column"] is not None:
+        fields[eligibility["column"]] = fields[eligibility["column"]] | ACTIONS_THERE
+    return {"type": "object", "additionalProperties": False, "properties": fields}
+
+
+ACTIONS_THERE: Schema = {
+    "type": ["string", "array", "null"],
+    "description": "the actions that are available: their labels with | between them, or a list; null: all",
+}
 
 
 def feature_schema(feature: Mapping[str, Any]) -> Schema:
@@ -152,7 +160,7 @@ def ask_schema(about: Mapping[str, Any] | None, labels: Schema) -> Schema:
 
 def ask_example(about: Mapping[str, Any] | None) -> Any:
     """A body to try."""
-    return {"row": about["examples"][0]} if about else None
+    return {"row": about["examples"][0]} if about and about["examples"] else None
 
 
 def advice_schema(labels: Schema) -> Schema:

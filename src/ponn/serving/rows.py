@@ -23,6 +23,8 @@ from ponn.log.profile import BOOLEAN, DATE
 
 LEFT_OUT = object()  # stands for a field that a row does not have
 DATES = 4_096  # remembered: to read one takes a hundred times as long as to look it up
+LONGEST_TEXT = 10_000  # characters of a text that training never saw; it is logged and repeated, but tells nothing
+LONGEST_DATE = 64  # characters
 SHOWN = 60  # characters of a value that a message repeats
 EXPECTED = {"number": "a number or null", BOOLEAN: "true, false or null", DATE: 'a date as text ("2026-11-16") or null'}
 
@@ -85,8 +87,10 @@ class NumberCell:
     def date(self, value: str, j: int) -> float:
         """Days since 1970."""
         try:
+            if len(value) > LONGEST_DATE:
+                raise PonnError("A date is never that long.")
             return self.days(value)
-        except (PonnError, UnicodeEncodeError) as error:
+        except (PonnError, UnicodeEncodeError, pa.ArrowException) as error:
             raise self.wrong(j, f"{shown(value)} is not a date") from error
 
     def parse_date(self, value: str) -> float:
@@ -115,8 +119,8 @@ class TextCell:
         if value is None or value is LEFT_OUT:
             note_missing(self.feature, value, notes)
             return self.missing
-        if not isinstance(value, str) or not is_unicode(value):
-            raise RowError(j + 1, self.name, f"{shown(value)} is {kind_in_words(value)}", "a text or null")
+        if reason := why_no_text(value):
+            raise RowError(j + 1, self.name, reason, "a text or null")
         notes.append(f"{self.name}: {shown(value)} was never seen in training")
         return self.unseen
 
@@ -210,6 +214,15 @@ def note_missing(feature: Feature, value: Any, notes: list[str]) -> None:
         notes.append(f"{told}, which training never saw")
     elif value is LEFT_OUT:
         notes.append(told)
+
+
+def why_no_text(value: Any) -> str:
+    """Why a cell cannot be a text, empty where it can: files of text, and those who read them, take no others."""
+    if not isinstance(value, str) or not is_unicode(value):
+        return f"{shown(value)} is {kind_in_words(value)}"
+    if len(value) > LONGEST_TEXT:
+        return f"{shown(value)} has {len(value):,} characters, more than {LONGEST_TEXT:,}"
+    return f"{shown(value)} holds the character NUL" if "\x00" in value else ""
 
 
 def is_unicode(text: str) -> bool:

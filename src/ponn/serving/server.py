@@ -3,13 +3,16 @@
 What is answered is in `service.py`, who may ask in `gate.py`, how bodies come in and answers go out in `messages.py`.
 """
 
+import asyncio
 import gc
 import json
 import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,20 +30,22 @@ from ponn import __version__
 from ponn.errors import PonnError, one_line
 from ponn.serving.advice import Mode
 from ponn.serving.gate import Gate
-from ponn.serving.messages import JsonRoute, RefusedError, refusal_json
+from ponn.serving.messages import MISTAKE, JsonRoute, RefusedError, mistake, refusal_json, to_json
 from ponn.serving.openapi import described_paths
-from ponn.serving.service import Options, Service, served_adviser
+from ponn.serving.service import Options, Service, served_and_kept
 from ponn.storage import PrivateFolder
 
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+SWITCH_SECONDS = 0.001  # that a thread with a piece of a large request may keep the event loop from computing
 YOUNG = 10_000  # objects between two looks for garbage; requests leave none in cycles
 
 
 def create_app(options: Options) -> FastAPI:
     """The application that serves a policy. `app.state.service` holds what it runs on; routes may be added."""
     service = Service(options)
-    app = FastAPI(title="ponn", version=__version__, docs_url=None, redoc_url=None, lifespan=service.running)
+    titles = {"title": "ponn", "version": __version__}
+    app = FastAPI(**titles, docs_url=None, redoc_url=None, openapi_url=None, lifespan=service.running)  # type: ignore[arg-type]
     app.state.service = service
     answers = {"/recommend": service.recommend, "/outcome": service.outcome}
     often = {path: JsonRoute(one, options.most_bytes, service.patience) for path, one in answers.items()}
@@ -48,10 +53,12 @@ def create_app(options: Options) -> FastAPI:
     app.build_middleware_stack = lambda: Gate(stack(), service, often)  # type: ignore[method-assign]
     app.add_exception_handler(HTTPException, told_as_json)
     app.add_exception_handler(PonnError, refused_as_json)
+    app.add_exception_handler(Exception, mistake_as_json)
     app.router.routes += [
         *(Route(path, one, methods=["POST"]) for path, one in often.items()),
         Route("/score", service.score, methods=["POST"]),
         Route("/policy", service.policy),
+        Route("/openapi.json", partial(openapi_json, app, service)),
         Route("/healthz", healthy),
         Route("/readyz", service.ready),
         Route("/metrics", service.show_metrics),
@@ -73,6 +80,13 @@ def openapi(app: FastAPI, service: Service) -> dict[str, Any]:
     if service.options.token:
         found.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     return found
+
+
+async def openapi_json(app: FastAPI, service: Service, _: Request) -> Response:
+    """GET /openapi.json: made once for a policy, in a thread, as a policy may have thousands of features."""
+    made_of = (service.adviser, len(app.routes))
+    told = await asyncio.to_thread(service.kept, "openapi", made_of, lambda: to_json(app.openapi()))
+    return Response(told, media_type="application/json")
 
 
 async def healthy(_: Request) -> Response:
@@ -97,7 +111,12 @@ async def refused_as_json(_: Request, error: Exception) -> Response:
     """Refusals of routes that are functions."""
     assert isinstance(error, PonnError)
     status, told = refusal_json(error)
-    return JSONResponse(told, status)
+    return JSONResponse(told, status, getattr(error, "headers", None))  # when to come again, where it says so
+
+
+async def mistake_as_json(_: Request, __: Exception) -> Response:
+    """A mistake of ours; `Gate` logs it."""
+    return Response(MISTAKE, 500, media_type="application/json")
 
 
 # Processes -----------------------------------------------------------------------------------------------
@@ -109,19 +128,22 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
         told = {"time": record.created, "event": "log", "level": record.levelname.lower(), "told": record.getMessage()}
-        if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
+        if record.exc_info and record.exc_info[1]:
+            told["mistake"] = mistake(record.exc_info[1])
         return json.dumps(told)
 
 
-def worker_app(options: Options) -> FastAPI:
+def worker_app(options: Options, workers: int = 1) -> FastAPI:
     """The application of one process, whose messages go to standard error as JSON lines."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
-    for name, level in (("ponn.serve", logging.INFO), ("uvicorn.error", logging.WARNING)):
+    for name, level in (("ponn.serve", logging.INFO), ("uvicorn.error", logging.WARNING), ("asyncio", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)
+    if workers > 1 and hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the process that started this one tells it when to stop
+    sys.setswitchinterval(SWITCH_SECONDS)
     app = create_app(options)
     gc.freeze()  # what is there now stays: no need to look at it again and again for garbage
     gc.set_threshold(YOUNG)
@@ -142,15 +164,15 @@ def serve(
     port: 0 takes a free one. allow_hosts: further names under which the server may be asked, as behind a proxy.
     tell: is told the URL.
     """
-    if options.policy:
-        served_adviser(options.policy, options.mode)  # so that what is wrong with it is told at once
-    check_files(options)
-    listening = bound_socket(host, port)
-    options = replace(options, hosts=allowed_hosts(host, allow_hosts))
-    told_host = f"[{host}]" if ":" in host else host
-    tell(f"http://{told_host}:{listening.getsockname()[1]}")
     with PrivateFolder() as folder:
-        run_workers(replace(options, metrics=folder), listening, workers)
+        options = replace(options, hosts=allowed_hosts(host, allow_hosts), metrics=folder)
+        if options.policy:
+            served_and_kept(options.policy, options)  # so that what is wrong with it is told at once
+        check_files(options)
+        listening = bound_socket(host, port)
+        told_host = f"[{host}]" if ":" in host else host
+        tell(f"http://{told_host}:{listening.getsockname()[1]}")
+        run_workers(options, listening, workers)
 
 
 def check_files(options: Options) -> None:
@@ -195,9 +217,10 @@ def run_workers(options: Options, listening: socket.socket, workers: int) -> Non
 
     from ponn.serving.connections import Connection
 
+    allow_many_files()
     config = uvicorn.Config(
-        partial(worker_app, options),
-        http=partial(Connection, seconds=options.head_seconds),  # type: ignore[arg-type]
+        partial(worker_app, options, workers),
+        http=partial(Connection, seconds=options.head_seconds, stalled=options.stalled_seconds),  # type: ignore[arg-type]
         factory=True,
         workers=workers,
         lifespan="on",
@@ -208,14 +231,34 @@ def run_workers(options: Options, listening: socket.socket, workers: int) -> Non
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=20,
-        limit_concurrency=4_096,
     )
     if workers > 1:
-        Multiprocess(config, [listening]).run()
+        supervisor = Multiprocess(config, [listening])
+        on_hang_up(lambda: supervisor.signal_queue.append(signal.SIGTERM))  # where uvicorn would begin anew
+        supervisor.run()
         return
+    server = uvicorn.Server(config)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when it has stopped in order
         signal.signal(number, lambda *_: None)
-    uvicorn.Server(config).run([listening])
+    on_hang_up(lambda: setattr(server, "should_exit", True))
+    server.run([listening])
+
+
+def on_hang_up(stop: Callable[[], None]) -> None:
+    """Stop in order when the terminal is closed; unless told not to mind, as by nohup."""
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: stop())
+
+
+def allow_many_files() -> None:
+    """As many open connections as the system lets us have."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def read_token(path: Path) -> str:

@@ -3,7 +3,6 @@
 import difflib
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -16,19 +15,22 @@ import pyarrow as pa
 from ponn.errors import PonnError, listing, one_line
 from ponn.storage import replacing
 from ponn.tables.delimited import read_csv, read_tsv
-from ponn.tables.remote import Place, files_below, is_uri, located, openable
-from ponn.tables.source import COMPRESSIONS, Source, check_names, reading, text_buffer
+from ponn.tables.formulas import quote_table, quoted_names
+from ponn.tables.ipc import read_arrow
+from ponn.tables.jsonlines import read_json_lines
+from ponn.tables.limits import USUAL, Limits
+from ponn.tables.parquet import check_parquet, open_parquet, read_parquet, whole_table
+from ponn.tables.remote import Place, files_below, is_uri, located
+from ponn.tables.source import COMPRESSIONS, Source, check_names, reading
 
-JSON_BLOCK = 1 << 30  # JSON lines up to this size are parsed as one block, so that types come from every row
 
-
-def read_path(path: Path) -> Source:
+def read_path(path: Path, limits: Limits = USUAL) -> Source:
     """Read a file by its ending, or a directory of Parquet files."""
     check_exists(path)
     if path.is_dir():
         with reading(path, "a directory of Parquet files"):
-            return Source(read_parquet_directory(path), str(path))
-    return READERS[format_of(path)](path)
+            return Source(read_parquet_directory(path, limits), str(path))
+    return READERS[format_of(path)](path, limits)
 
 
 def check_exists(path: Path) -> None:
@@ -71,20 +73,11 @@ def siblings(path: Path) -> list[str]:
         return []
 
 
-def read_parquet(path: Path) -> Source:
-    """One Parquet file."""
-    import pyarrow.parquet as pq
-
-    with reading(path, "Parquet"):
-        return Source(pq.ParquetFile(path, memory_map=True).read(), str(path))
-
-
-def read_parquet_directory(path: Path) -> pa.Table:
+def read_parquet_directory(path: Path, limits: Limits = USUAL) -> pa.Table:
     """All Parquet files below a directory in order of their names; `key=value` folders become columns."""
-    import pyarrow.parquet as pq
-
     parts = parquet_parts(path)
-    return pa.concat_tables(part.complete(pq.ParquetFile(part.file, memory_map=True).read()) for part in parts)
+    check_parquet(path, [part.file for part in parts], limits)
+    return pa.concat_tables(part.complete(whole_table(part.file, limits)) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -144,10 +137,8 @@ def hidden(path: Path) -> bool:
 
 def read_schema(path: Place) -> pa.Schema:
     """The schema of one Parquet file."""
-    import pyarrow.parquet as pq
-
-    with reading(path, "Parquet"):
-        return pq.read_schema(openable(path))
+    with reading(path, "Parquet"), open_parquet(path) as file:
+        return file.schema_arrow
 
 
 def compare_schemas(first: Place, expected: pa.Schema, path: Place, seen: pa.Schema) -> None:
@@ -172,56 +163,7 @@ def compare_schemas(first: Place, expected: pa.Schema, path: Place, seen: pa.Sch
         raise PonnError(f"{path} has the columns of {first} in another order: write them in one order.")
 
 
-def read_arrow(path: Path) -> Source:
-    """A Feather or Arrow IPC file, in file or stream format."""
-    with reading(path, "Feather/Arrow"):
-        return Source(open_arrow(pa.memory_map(str(path))).read_all(), str(path))
-
-
-def open_arrow(file: pa.NativeFile) -> Any:
-    """A reader of Arrow IPC, in file or stream format."""
-    try:
-        return pa.ipc.open_file(file)
-    except pa.ArrowInvalid:
-        file.seek(0)
-        return pa.ipc.open_stream(file)
-
-
-def read_json_lines(path: Path) -> Source:
-    """One JSON object per line."""
-    with reading(path, JSON_LINES):
-        return Source(parse_json_lines(path, text_buffer(path)), str(path))
-
-
-def parse_json_lines(path: Path, data: pa.Buffer, before: int = 0) -> pa.Table:
-    """Rows of a JSON lines file, `before` of which came earlier; types come from all these rows."""
-    import pyarrow.json as paj
-
-    try:
-        options = paj.ReadOptions(block_size=min(data.size + 1, JSON_BLOCK))
-        return paj.read_json(pa.BufferReader(data), read_options=options)
-    except pa.ArrowInvalid as error:
-        raise PonnError(wrong_json(path, one_line(error), before)) from error
-
-
-JSON_LINES = "JSON lines (one object per line)"
-JSON_TYPES = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+) in row (\d+)")
-JSON_ROW = re.compile(r" in row (\d+)$")
-
-
-def wrong_json(path: Path, reason: str, before: int) -> str:
-    """What is wrong with a JSON lines file; Arrow counts rows from 0, after those that were read before."""
-    if types := JSON_TYPES.search(reason):
-        column, first, then, row = types[1], types[2], types[3], before + int(types[4]) + 1
-        if not column:
-            return f"{path}: row {row} is a JSON {then}; expected JSON lines, one object {{...}} per line."
-        return f"{path}: column {column!r} holds a {first} and, in row {row}, a {then}. Give it one type everywhere."
-    where = JSON_ROW.search(reason)
-    told = JSON_ROW.sub("", reason).removesuffix(".") + (f" in row {before + int(where[1]) + 1}" if where else "")
-    return f"{path} could not be read as JSON lines: {told}. Expected one complete JSON object per line."
-
-
-READERS: dict[str, Callable[[Path], Source]] = {
+READERS: dict[str, Callable[[Path, Limits], Source]] = {
     ".csv": read_csv,
     ".tsv": read_tsv,
     ".parquet": read_parquet,
@@ -236,17 +178,31 @@ READERS: dict[str, Callable[[Path], Source]] = {
 Write = Callable[[pa.Table], None]
 
 
-def write_table(table: pa.Table, path: Path) -> None:
-    """Write a table in the format of the path's ending, whole or not at all."""
-    with writing(path, table.schema) as write:
+@dataclass
+class Writer:
+    """Appends tables to a file, and counts the cells that were changed so that no spreadsheet executes them."""
+
+    write: Write
+    quoted: int = 0
+
+    def __call__(self, table: pa.Table) -> None:
+        """Append a table."""
+        self.write(table)
+
+
+def write_table(table: pa.Table, path: Path, *, formulas: bool = False) -> int:
+    """Write a table in the format of the path's ending, whole or not at all; how many formulas were made texts."""
+    with writing(path, table.schema, formulas=formulas) as write:
         write(table)
+    return write.quoted
 
 
 @contextmanager
-def writing(path: Path, schema: pa.Schema, *, private: bool = False) -> Iterator[Write]:
+def writing(path: Path, schema: pa.Schema, *, private: bool = False, formulas: bool = False) -> Iterator[Writer]:
     """A function that appends tables to a file in the format of its ending; the file appears complete or never.
 
-    private: may only its owner read it?
+    private: may only its owner read it? formulas: may texts in CSV and TSV be what a spreadsheet executes? Otherwise
+    they get an apostrophe, which `read_log` and all our readers take away again.
     """
     name = path.name.lower()
     writer = WRITERS.get(Path(name.removesuffix(".gz")).suffix)
@@ -258,7 +214,7 @@ def writing(path: Path, schema: pa.Schema, *, private: bool = False) -> Iterator
         with (
             replacing(path, private=private) as file,
             pa.output_stream(file, compression="gzip" if name.endswith(".gz") else None) as sink,
-            writer(sink, schema) as write,
+            writer(sink, schema, formulas) as write,
         ):
             yield write
     except (OSError, pa.ArrowException) as error:
@@ -266,21 +222,31 @@ def writing(path: Path, schema: pa.Schema, *, private: bool = False) -> Iterator
 
 
 @contextmanager
-def csv_writer(sink: Any, schema: pa.Schema, delimiter: str = ",") -> Iterator[Write]:
+def csv_writer(sink: Any, schema: pa.Schema, formulas: bool = False, delimiter: str = ",") -> Iterator[Writer]:
     """Delimited text with a header."""
     import pyarrow.csv as pacsv
 
-    with pacsv.CSVWriter(sink, schema, write_options=pacsv.WriteOptions(delimiter=delimiter)) as writer:
-        yield writer.write_table
+    names = schema.names if formulas else quoted_names(schema.names)
+    shown = pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
+    options = pacsv.WriteOptions(delimiter=delimiter)
+    with pacsv.CSVWriter(sink, shown, write_options=options) as writer:
+
+        def write(table: pa.Table) -> None:
+            quoted, count = (table, 0) if formulas else quote_table(table)
+            writer.write_table(quoted.rename_columns(names))
+            made.quoted += count
+
+        made = Writer(write, sum(name != one for name, one in zip(schema.names, names, strict=True)))
+        yield made
 
 
-def tsv_writer(sink: Any, schema: pa.Schema) -> AbstractContextManager[Write]:
+def tsv_writer(sink: Any, schema: pa.Schema, formulas: bool = False) -> AbstractContextManager[Writer]:
     """Tab separated text."""
-    return csv_writer(sink, schema, "\t")
+    return csv_writer(sink, schema, formulas, "\t")
 
 
 @contextmanager
-def parquet_writer(sink: Any, schema: pa.Schema) -> Iterator[Write]:
+def parquet_writer(sink: Any, schema: pa.Schema, _formulas: bool = False) -> Iterator[Writer]:
     """Parquet; tables are gathered into row groups of a usual size."""
     import pyarrow.parquet as pq
 
@@ -290,18 +256,18 @@ def parquet_writer(sink: Any, schema: pa.Schema) -> Iterator[Write]:
             for batch in table.to_batches():
                 writer.write_batch(batch)
 
-        yield write
+        yield Writer(write)
 
 
 @contextmanager
-def arrow_writer(sink: Any, schema: pa.Schema) -> Iterator[Write]:
+def arrow_writer(sink: Any, schema: pa.Schema, _formulas: bool = False) -> Iterator[Writer]:
     """Arrow IPC file, which is also what Feather is."""
     with pa.ipc.new_file(sink, schema) as writer:
-        yield writer.write_table
+        yield Writer(writer.write_table)
 
 
 @contextmanager
-def json_lines_writer(sink: Any, _schema: pa.Schema) -> Iterator[Write]:
+def json_lines_writer(sink: Any, _schema: pa.Schema, _formulas: bool = False) -> Iterator[Writer]:
     """One JSON object per row."""
 
     def write(table: pa.Table) -> None:
@@ -309,10 +275,10 @@ def json_lines_writer(sink: Any, _schema: pa.Schema) -> Iterator[Write]:
             for row in batch.to_pylist():
                 sink.write(json.dumps(row, default=str).encode() + b"\n")
 
-    yield write
+    yield Writer(write)
 
 
-WRITERS: dict[str, Callable[[Any, pa.Schema], AbstractContextManager[Write]]] = {
+WRITERS: dict[str, Callable[[Any, pa.Schema, bool], AbstractContextManager[Writer]]] = {
     ".csv": csv_writer,
     ".tsv": tsv_writer,
     ".parquet": parquet_writer,

@@ -1,6 +1,7 @@
 """Where a table comes from, and text files as checked bytes."""
 
 import codecs
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from ponn.errors import PonnError, listing, one_line
+from ponn.tables.limits import USUAL, Limits
 
 UTF8_BLOCK = 16 << 20
 HEADER_BYTES = 1 << 20  # where the header line of a text file is looked for
@@ -52,21 +54,55 @@ def reading(path: Path | str, what: str) -> Iterator[None]:
         yield
     except PonnError:
         raise
-    except (pa.ArrowException, OSError, ValueError, EOFError, KeyError, TypeError, OverflowError) as error:
+    except MemoryError as error:  # Arrow's too
+        raise PonnError(
+            f"{path} takes more memory than there is, or says so: {one_line(error)}. Is the file damaged? "
+            "Otherwise use it in parts, or as a directory of Parquet files."
+        ) from error
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        struct.error,
+    ) as error:
         raise PonnError(
             f"{path} could not be read as {what}: {one_line(error)}. "
             "Is the file complete, and does its ending match its content?"
         ) from error
 
 
-def text_buffer(path: Path) -> pa.Buffer:
+def text_buffer(path: Path, limits: Limits = USUAL) -> pa.Buffer:
     """The bytes of a text file, decompressed when its ending says so; checked to be UTF-8 text."""
-    with pa.input_stream(str(path), compression=COMPRESSIONS.get(path.suffix.lower())) as stream:
-        data = stream.read_buffer()
+    if compression_of(path) is None:
+        limits.check_bytes(path, path.stat().st_size)
+        with pa.OSFile(str(path)) as file:
+            data = file.read_buffer()
+    else:
+        with pa.BufferOutputStream() as sink:
+            for block in unpacked(path, UTF8_BLOCK):
+                limits.check_bytes(path, sink.tell() + len(block), packed=True)
+                sink.write(block)
+            data = sink.getvalue()
     if data.size < HEADER_BYTES and not bytes(data).strip():
         raise PonnError(f"{path} is empty. Expected a line of column names and rows below it.")
     check_utf8(path, memoryview(data).cast("B"))
     return data
+
+
+def compression_of(path: Path) -> str | None:
+    """How a text file is compressed, by its ending."""
+    return COMPRESSIONS.get(path.suffix.lower())
+
+
+def unpacked(path: Path, size: int) -> Iterator[bytes]:
+    """A text file in blocks of this size, decompressed when its ending says so."""
+    with pa.input_stream(str(path), compression=compression_of(path)) as stream:
+        while block := stream.read(size):
+            yield block
 
 
 def check_utf8(path: Path, data: memoryview) -> None:

@@ -13,13 +13,16 @@ import pyarrow.compute as pc
 
 from ponn.errors import PonnError, listing, one_line
 from ponn.tables.files import read_path
+from ponn.tables.limits import USUAL, Limits
+from ponn.tables.parquet import written_out
 from ponn.tables.source import Source, check_names
 
 
-def read_table(source: Any) -> Source:
+def read_table(source: Any, limits: Limits = USUAL) -> Source:
     """The table behind a path or an Arrow-capable frame, sound and in plain types."""
-    found = read_path(Path(source)) if isinstance(source, str | os.PathLike) else read_frame(source)
+    found = read_path(Path(source), limits) if isinstance(source, str | os.PathLike) else read_frame(source)
     check_sound(found)
+    limits.check_bytes(found.name, written_out_in_all(found.table), packed=True)
     check_names(found.name, found.table.column_names)
     names = listing(found.table.column_names)
     if not names:
@@ -36,6 +39,11 @@ def check_sound(source: Source) -> None:
         source.table.column_names  # noqa: B018 - decodes the names
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise PonnError(f"{source.name} is damaged: {one_line(error)}. Write it again from its origin.") from error
+
+
+def written_out_in_all(table: pa.Table) -> int:
+    """Bytes that the texts of all dictionaries take when they are written out, as some steps do with each."""
+    return sum(written_out(chunk) for column in table.columns for chunk in column.chunks)
 
 
 PANDAS_INDEX = re.compile(r"__index_level_\d+__")

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ponn.engine.clusters import OnRay
-from ponn.engine.passes import ONE_THREAD, Engine, warning_options, write_kept
+from ponn.engine.passes import ONE_THREAD, Engine, write_kept
 from ponn.errors import PonnError
+from ponn.processes import own_path, warning_options
 from ponn.training.checkpoint import Checkpoint
 from ponn.training.loop import Candidate, Epoch, Problem, Progress, Trained, train
 from ponn.training.team import Team
@@ -124,10 +125,9 @@ def by_torchrun(folder: Folder, count: int) -> str:
     """Processes on this machine; returns what they said. They end when this process does."""
     command = [sys.executable, *warning_options(), "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(count), "--max-restarts", str(RESTARTS), "-m", "ponn.training.launch"]
-    path = os.pathsep.join(one for one in sys.path if one)
     done = subprocess.Popen(
         [*command, str(folder.path)],
-        env=LOOPBACK | os.environ | ONE_THREAD | {"PYTHONPATH": path},
+        env=LOOPBACK | os.environ | ONE_THREAD | own_path(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -47,11 +47,12 @@ export class JobView {
   async follow() {
     const turn = ++this.turn;
     const job = await get(this.path);
-    const about = job.state === "done" ? await get(`${this.path}/about`) : null;
+    const about = job.state === "done" ? await get(`${this.path}/about`).catch((error) => error) : null;
     if (this.turn !== turn) return;
     put(this.place, ...heading(job));
     this.place.querySelector("h1").focus();
-    if (about) this.showPolicy(job, about);
+    if (about instanceof Error) this.showDamage(about);
+    else if (about) this.showPolicy(job, about);
     else if (job.state === "running") await this.watch(job, turn);
     else if (job.state === "waiting") await this.waitFor(job, turn);
     else this.showEnd(job);
@@ -111,6 +112,10 @@ export class JobView {
     }
   }
 
+  showDamage(error) {
+    this.place.append(card("This did not work", make("p", { class: "problem", role: "alert" }, error.message)));
+  }
+
   showEnd(job) {
     const title = job.state === "failed" ? "This did not work" : "Interrupted";
     const restart = { type: "button", class: "button main", onclick: () => this.act("restart") };
@@ -166,6 +171,7 @@ function heading(job) {
   return [
     make("h1", { tabindex: "-1" }, `Which ${plain(action)} for each case?`),
     make("p", { class: "lead" }, `${learned} from ${job.order.file}, for ${aim}.`),
+    job.trouble ? make("p", { class: "problem" }, job.trouble) : "",
   ];
 }
 

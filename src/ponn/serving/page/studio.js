@@ -13,7 +13,7 @@ class Studio {
   constructor(options) {
     this.options = options;
     this.view = null;
-    this.checks = 0; // the number of the newest check: only its answer is shown
+    this.checking = new AbortController(); // of the newest check: only its answer is waited for
     this.drawLearn();
     addEventListener("hashchange", () => this.route());
   }
@@ -129,7 +129,9 @@ class Studio {
 
   /** Look at the log as the columns say; an answer that comes after a newer question is dropped. */
   async check() {
-    const [number, roles] = [++this.checks, this.columns.roles];
+    this.checking.abort();
+    this.checking = new AbortController();
+    const [{ signal }, roles] = [this.checking, this.columns.roles];
     place("check-part").hidden = false;
     place("learn-part").hidden = true;
     const problem = this.columns.problem;
@@ -139,12 +141,12 @@ class Studio {
     }
     put(place("check"), `Looking at ${count(this.file.rows, "row")} ...`);
     try {
-      const found = await post(`/studio/check?file=${encodeURIComponent(this.file.name)}`, roles);
-      if (number !== this.checks) return;
+      const found = await post(`/studio/check?file=${encodeURIComponent(this.file.name)}`, roles, signal);
+      if (signal.aborted) return;
       drawCheck(place("check"), found, roles, () => this.columns.leaveOut());
       place("learn-part").hidden = !found.ready;
     } catch (error) {
-      if (number === this.checks) put(place("check"), make("p", { class: "problem" }, error.message));
+      if (!signal.aborted) put(place("check"), make("p", { class: "problem" }, error.message));
     }
   }
 

@@ -33,7 +33,7 @@ class Trial {
       "Undo my changes",
     );
     put(form, this.starts(about), fields, this.undo);
-    this.form = new CaseForm(fields, about.features, {
+    this.form = new CaseForm(fields, fieldsOf(about), {
       order: strongestRelevance(about),
       unused: unusedFeatures(about),
       onchange: () => {
@@ -117,5 +117,10 @@ function unusedFeatures(about) {
 /** Cases to start from, with their names; a policy without examples has its usual values. */
 function casesOf(about) {
   if (about.examples?.length) return about.examples.map((row, at) => [`Example ${at + 1}`, row]);
-  return [["A usual case", Object.fromEntries(about.features.map((one) => [one.name, one.usual ?? null]))]];
+  return [["A usual case", Object.fromEntries(fieldsOf(about).map((one) => [one.name, one.usual ?? null]))]];
+}
+
+/** The fields of a case: the features, and what the policy's rules look at beside them. */
+function fieldsOf(about) {
+  return [...about.features, ...(about.eligibility?.fields ?? [])];
 }

@@ -11,11 +11,12 @@ GET  /studio/jobs/ID            one job; POST .../restart, .../cancel
 GET  /studio/jobs/ID/report     and .../policy to download, .../about and POST .../recommend, .../score to try it
 """
 
+import asyncio
 import json
+import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,35 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ponn.errors import PonnError
 from ponn.methods import DEFAULT_METHOD, METHODS
-from ponn.serving.messages import JsonRoute
+from ponn.processes import Allowed, Room, launcher_of
+from ponn.serving.messages import (
+    Body,
+    JsonRoute,
+    Patience,
+    RefusedError,
+    header,
+    refusal_json,
+    respond,
+    to_json,
+    while_there,
+)
 from ponn.serving.server import LOOPBACK, PAGE, bound_socket, create_app
 from ponn.serving.service import Options, Service
-from ponn.serving.studio.guesses import column_lines, guess_roles
-from ponn.serving.studio.project import DONE, Job, NotThereError, Order, Project, Reading
-from ponn.tables.table import read_table
+from ponn.serving.studio.inspection import check_upload, describe_upload
+from ponn.serving.studio.openapi import with_studio
+from ponn.serving.studio.project import DONE, Job, NotThereError, Order, Project, Reading, share_of_memory
 
 LARGEST_ASK = 1 << 20  # bytes of a request that is no upload
+SMALL = ("/studio/check", "/studio/jobs")  # routes whose whole body is read before anything else is done
+SLOTS = 2  # tables that are read at once
+PATIENCE = 20.0  # seconds that a table waits to be read
+STALLED = 30.0  # seconds without a byte after which an upload is given up
+# Reading a plain file of 500 MB takes 1.9 GB, 4 bytes for each of its own, and `check` 22 s; there is room beyond that.
+READING_MEMORY, PER_BYTE, READING_SECONDS = 512 << 20, 6, 120.0
 # A report is one file with its scripts inside. It may run them, but knows nothing of the studio and reaches nobody.
 REPORT_HEADERS = {
     "Content-Security-Policy": (
@@ -42,22 +61,24 @@ REPORT_HEADERS = {
         "style-src 'unsafe-inline'; img-src data:; font-src data:; frame-ancestors 'self'"
     )
 }
-Next = Callable[[Request], Awaitable[Response]]
 
 
-def run_studio(folder: Path, port: int, largest: int, tell: Callable[[str], None] = print) -> None:
+def run_studio(
+    folder: Path, port: int, largest: int, tell: Callable[[str], None] = print, *, memory: int | None = None
+) -> None:
     """Run the studio on this machine until a signal says stop; what is being learned then is shown as interrupted.
 
-    port: 0 takes a free one. largest: bytes of an upload. tell: is told the URL.
+    port: 0 takes a free one. largest: bytes of an upload. tell: is told the URL. memory: bytes that learning may take.
     """
     import uvicorn
 
     from ponn.serving.connections import Connection
 
-    listening, project = bound_socket("127.0.0.1", port), Project(folder)  # which may begin to learn what waits
+    listening, project = bound_socket("127.0.0.1", port), Project(folder, memory)  # which may begin to learn what waits
     tell(f"http://127.0.0.1:{listening.getsockname()[1]}/studio")
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when it has stopped in order
         signal.signal(number, lambda *_: None)
+    launcher_of(check_upload.__module__)  # which takes a second to be ready
     app = studio_app(project, largest)
     config = uvicorn.Config(
         app,
@@ -73,23 +94,26 @@ def studio_app(project: Project, largest: int) -> FastAPI:
     """The server's application without a policy of its own, with the studio's routes."""
     app = create_app(Options(policy=None, hosts=frozenset(LOOPBACK), access_log=False))
     app.router.lifespan_context = closing(project, app.router.lifespan_context)
-    app.middleware("http")(guarded)
+    own: Service = app.state.service
+    app.add_middleware(Guard, patience=own.patience)
     app.exception_handler(RequestValidationError)(told_invalid)
     add_pages(app)
     add_files(app, project, largest)
     add_jobs(app, project)
     add_trials(app, project)
+    described = app.openapi
+    app.openapi = lambda: with_studio(described())  # type: ignore[method-assign]
     return app
 
 
-def closing(project: Project, life: Any) -> Any:
-    """The application's life, at whose end the project is closed."""
+def closing(what: Project | Room, life: Any) -> Any:
+    """The application's life, at whose end this is closed."""
 
     @asynccontextmanager
     async def whole_life(app: FastAPI) -> AsyncIterator[None]:
         async with life(app):
             yield
-        project.close()
+        await asyncio.to_thread(what.close)
 
     return whole_life
 
@@ -97,18 +121,42 @@ def closing(project: Project, life: Any) -> Any:
 # Who may ask, and what they are told ---------------------------------------------------------------------
 
 
-async def guarded(request: Request, answer: Next) -> Response:
-    """Only the studio's own page may change something: a page of another site is refused."""
-    if request.method in ("GET", "HEAD"):
-        return await answer(request)
-    host, origin = request.headers.get("host", ""), request.headers.get("origin")
-    site = request.headers.get("sec-fetch-site", "same-origin")
-    if origin not in (None, f"http://{host}") or site not in ("same-origin", "none"):
-        return JSONResponse({"error": "A page of another site asked for this, so it was refused."}, 403)
-    long = request.headers.get("content-length", "0")
-    if request.url.path in ("/studio/check", "/studio/jobs") and not (long.isdigit() and int(long) <= LARGEST_ASK):
-        return JSONResponse({"error": f"The request is larger than {LARGEST_ASK:,} bytes."}, 413)
-    return await answer(request)
+class Guard:
+    """Only the studio's own page may change something, and only uploads may be long."""
+
+    def __init__(self, app: ASGIApp, patience: Patience) -> None:
+        self.app, self.patience = app, patience
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request pass, or answer why not."""
+        try:
+            if scope["type"] == "http" and scope["method"] not in ("GET", "HEAD"):
+                refuse_strangers(scope)
+                if scope["path"] in SMALL:
+                    body = Body(scope, receive, LARGEST_ASK, self.patience)
+                    receive = once_more(await body.whole(), receive)
+        except PonnError as error:
+            status, told = refusal_json(error)
+            await respond(send, status, to_json(told))
+            return
+        await self.app(scope, receive, send)
+
+
+def refuse_strangers(scope: Scope) -> None:
+    """Refuse what a page of another site asks for."""
+    host, origin, site = (header(scope, name).decode("latin-1") for name in (b"host", b"origin", b"sec-fetch-site"))
+    if origin not in ("", f"http://{host}") or site not in ("", "same-origin", "none"):
+        raise RefusedError(403, "A page of another site asked for this, so it was refused.")
+
+
+def once_more(body: bytes, receive: Receive) -> Receive:
+    """A way to receive a body that was read before, and then what comes after it."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def received() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return received
 
 
 async def told_invalid(request: Request, error: Exception) -> JSONResponse:
@@ -122,6 +170,18 @@ async def told_invalid(request: Request, error: Exception) -> JSONResponse:
 def plain(value: Any) -> Response:
     """An answer in JSON; numbers that JSON has no word for are null."""
     return JSONResponse(json.loads(json.dumps(value, default=str), parse_constant=lambda _: None))
+
+
+async def chunks_of(request: Request) -> AsyncIterator[bytes]:
+    """The body of an upload as it comes; an error where it stops coming."""
+    patience, loop = Patience(STALLED), asyncio.get_running_loop()
+    more = True
+    while more:
+        message = await patience.message(request.receive, loop.time() + STALLED)
+        if message["type"] == "http.disconnect":
+            raise RefusedError(400, "The client left before the upload was complete.")
+        more = message.get("more_body", False)
+        yield message.get("body", b"")
 
 
 # Routes --------------------------------------------------------------------------------------------------
@@ -142,6 +202,14 @@ def add_pages(app: FastAPI) -> None:
 
 def add_files(app: FastAPI, project: Project, largest: int) -> None:
     """Uploads, their columns, and `check`."""
+    room, allowed = Room(SLOTS, PATIENCE), Allowed(reading_memory(largest), READING_SECONDS)
+
+    async def apart(request: Request, function: Callable[..., Any], name: str, *more: Any) -> Any:
+        path = await asyncio.to_thread(project.file, name)
+        reading = room.run(function, str(path), *more, allowed=allowed, what=f"Reading {name}")
+        return await while_there(request.receive, reading)
+
+    app.router.lifespan_context = closing(room, app.router.lifespan_context)
 
     @app.get("/studio/options")
     def options() -> Response:
@@ -155,31 +223,31 @@ def add_files(app: FastAPI, project: Project, largest: int) -> None:
 
     @app.post("/studio/files")
     async def upload(request: Request, name: str) -> Response:
-        announced = request.headers.get("content-length", "0")
-        if announced.isdigit() and int(announced) > largest:
+        announced = header(request.scope, b"content-length")
+        if announced.isdigit() and (len(announced) > 18 or int(announced) > largest):
             raise project.too_large(name, largest)
-        kept = await project.add(name, request.stream(), largest)
+        kept = await project.add(name, chunks_of(request), largest)
         return plain({"name": kept.name, "bytes": kept.stat().st_size})
 
     @app.get("/studio/files/{name}")
-    def columns(name: str) -> Response:
-        table = read_table(project.file(name)).table
-        lines = column_lines(table)
-        guess = asdict(guess_roles(table, lines))
-        return plain({"name": name, "rows": len(table), "columns": [asdict(one) for one in lines], "guess": guess})
+    async def columns(request: Request, name: str) -> Response:
+        return JSONResponse({"name": name} | await apart(request, describe_upload, name))
 
     @app.post("/studio/check")
-    def check(file: str, columns: Reading) -> Response:
-        from ponn.evaluation.readiness import check as look_at
+    async def check(request: Request, file: str, columns: Reading) -> Response:
+        return JSONResponse(await apart(request, check_upload, file, columns.keywords))
 
-        return plain(look_at(project.file(file), **columns.keywords).as_json())
+
+def reading_memory(largest: int) -> int:
+    """Bytes that reading a file may take: enough for the largest upload, if this machine has twice that."""
+    return min(READING_MEMORY + PER_BYTE * largest, share_of_memory(1 / SLOTS))
 
 
 def add_jobs(app: FastAPI, project: Project) -> None:
     """Learning."""
 
     def told(job: Job) -> Response:
-        return plain(job.as_json() | {"ahead": project.ahead(job)})
+        return plain(job.as_json() | {"ahead": project.ahead(job), "trouble": project.trouble(job)})
 
     @app.post("/studio/jobs")
     def start(order: Order) -> Response:
@@ -214,28 +282,47 @@ def add_jobs(app: FastAPI, project: Project) -> None:
 def add_trials(app: FastAPI, project: Project) -> None:
     """Trying a policy that was learned: what the server does for its policy, for that of a job."""
 
-    def service(id: str) -> Service:
-        return service_of(made(project, id, "policy.ponn"))
+    own: Service = app.state.service
+
+    async def service(id: str) -> Service:
+        found = await asyncio.to_thread(policy_service, project, id)
+        found.room = own.room
+        return found
 
     async def recommend(scope: Scope, body: bytes) -> bytes:
-        return await service(scope["path_params"]["id"]).recommend(scope, body)
+        return await (await service(scope["path_params"]["id"])).recommend(scope, body)
 
-    own: Service = app.state.service
     asking = JsonRoute(recommend, own.options.most_bytes, own.patience)
     app.router.routes.append(Route("/studio/jobs/{id}/recommend", asking, methods=["POST"]))
 
     @app.get("/studio/jobs/{id}/about")
     async def about(id: str, request: Request) -> Response:
-        return await service(id).policy(request)
+        return await (await service(id)).policy(request)
 
     @app.post("/studio/jobs/{id}/score")
     async def score(id: str, request: Request) -> Response:
-        return await service(id).score(request)
+        return await (await service(id)).score(request)
+
+
+def policy_service(project: Project, id: str) -> Service:
+    """What answers for the policy of a job."""
+    path = made(project, id, "policy.ponn")
+    found = os.stat(path)
+    service = service_of(path, (found.st_mtime_ns, found.st_size, found.st_ino))
+    if service.adviser is None:
+        raise DamagedError(f"The policy of this job cannot be used: {service.refused}")
+    return service
+
+
+class DamagedError(PonnError):
+    """A file of the studio that is not as it was written."""
+
+    status = 409  # of HTTP
 
 
 @lru_cache(maxsize=8)
-def service_of(policy: Path) -> Service:
-    """What answers for a policy. That of a finished job never changes."""
+def service_of(policy: Path, _: tuple[int, int, int]) -> Service:
+    """What answers for a policy file as it is now."""
     return Service(Options(policy, access_log=False))
 
 

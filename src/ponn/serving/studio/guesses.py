@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from ponn.log.profile import BOOLEAN, CATEGORY, count_distinct, is_plain_number, kind_of, numbers, profile, texts
 
 SHOWN = 3  # values of a column that are shown
+LONGEST = 100  # characters of each
 MOST_ACTIONS = 50  # a column with more values is hardly a choice between actions
 
 
@@ -78,7 +79,8 @@ def first_values(column: pa.ChunkedArray) -> tuple[str, ...]:
     """The first few different values, as texts."""
     if not kind_of(column.type):
         return ()
-    return tuple(texts(pc.unique(column.slice(0, 1000).drop_null())[:SHOWN]).to_pylist())
+    first = texts(pc.unique(column.slice(0, 1000).drop_null())[:SHOWN])
+    return tuple(pc.utf8_slice_codeunits(first, 0, LONGEST).to_pylist())
 
 
 def guess_roles(table: pa.Table, lines: Sequence[ColumnLine]) -> Guess:

@@ -4,40 +4,51 @@
     DIR/jobs/ID/job.json         what was asked and how far it is, always replaced as a whole
     DIR/jobs/ID/policy.ponn      and report.html, when it is done
 
+Only the owner can look into them. Where the disk is full, or somebody removed a folder, the state of a job is kept in
+memory and says so, until it can be written: a queue that stopped there would have to be found out about.
+
 A name that comes from outside is never joined to a path: it must be one that the folder lists.
 Learning runs as a process of its own (`ponn learn`), which ends when the studio does. One at a time: two would only
 slow each other down. What is asked for meanwhile waits, in the order in which it was asked for, also across a restart.
 """
 
 import json
+import logging
 import os
 import re
 import secrets
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
 import unicodedata
+from asyncio import to_thread
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from ponn.errors import PonnError, listing, one_line
 from ponn.log.log import Columns
-from ponn.storage import write_whole
+from ponn.processes import MEMORY_WORDS, signal_name
+from ponn.storage import PRIVATE, PRIVATE_FOLDER, make_private_folder, open_unfinished, remove_leftovers, write_whole
 from ponn.tables.files import READERS
 from ponn.tables.source import COMPRESSIONS
 
 WAITING, RUNNING, DONE, FAILED, INTERRUPTED = "waiting", "running", "done", "failed", "interrupted"
 LONGEST_NAME = 120  # characters of a file's name; file systems allow 255 bytes
-PART = ".part-"  # begins the name of an upload that is not complete
+PART = ".part-"  # begins the name of an upload that version 0.1 did not complete
 STOPPING = 5.0  # seconds a stopped process has before it is killed
 WRITE_EVERY = 0.5  # seconds between two notes of progress on disk
-LAST_LINES = 20  # of what a failed process said
-COMMAND = ("-c", "from ponn.cli import main; main()")
+LAST_LINES, LONGEST_LINE = 20, 1_000  # of what a failed process said
+STATES = (WAITING, RUNNING, DONE, FAILED, INTERRUPTED)
+MEMORY_SHARE = 0.8  # of this machine's memory that learning may take: beyond it, the system would end something else
+CLOSED = "The studio was closed while this was being learned. Start it again when you like."
+log = logging.getLogger("ponn.serve")
 
 
 class TooLargeError(PonnError):
@@ -56,6 +67,12 @@ class BusyError(PonnError):
     """Something is under way that does not go together with what was asked."""
 
     status = 409  # of HTTP
+
+
+class DiskError(PonnError):
+    """Something that could not be written."""
+
+    status = 507  # of HTTP
 
 
 @dataclass(frozen=True)
@@ -107,23 +124,30 @@ class Job:
 
 
 def job_from(text: str) -> Job:
-    """A job as it was written down."""
+    """A job as it was written down; a ValueError, KeyError or TypeError where it was not written by us."""
     told = json.loads(text)
     order = told["order"]
     lists = {name: tuple(order["columns"].get(name, ())) for name in ("features", "ignore")}
     columns = Reading(**order["columns"] | lists)
     told["order"] = Order(**order | {"columns": columns, "settings": tuple(order["settings"])})
-    return Job(**told)
+    job = Job(**told)
+    times = [one for one in (job.created, job.started, job.ended) if one is not None]
+    if job.state not in STATES or not isinstance(job.id, str) or not isinstance(job.order.file, str):
+        raise ValueError(f"the state is {job.state!r}, the id {job.id!r}, the file {job.order.file!r}")
+    if any(isinstance(one, bool) or not isinstance(one, int | float) for one in times):
+        raise ValueError("a time is no number")
+    return job
 
 
 class Project:
-    """A folder of files and jobs. One studio at a time."""
+    """A folder of files and jobs. One studio at a time. memory: bytes that learning may take."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, memory: int | None = None) -> None:
         self.files_folder, self.jobs_folder = folder / "files", folder / "jobs"
+        self.memory = memory or share_of_memory(MEMORY_SHARE)
         try:
             for one in (self.files_folder, self.jobs_folder):
-                one.mkdir(parents=True, exist_ok=True)
+                close_to_others(one)
             self.lock = locked(folder / ".lock")
         except OSError as error:
             raise PonnError(
@@ -131,7 +155,9 @@ class Project:
             ) from error
         self.running: dict[str, subprocess.Popen[str]] = {}
         self.stopped: dict[str, str] = {}  # job → why it was stopped
-        self.guard = threading.Lock()  # around who is running
+        self.unwritten: dict[str, tuple[Job, str]] = {}  # job → its state, and why that is only here
+        self.under_way: dict[str, Job] = {}
+        self.guard = threading.RLock()  # around who is running, and what is unwritten
         self.closed = False
         self.tidy()
         with self.guard:
@@ -139,26 +165,27 @@ class Project:
 
     def tidy(self) -> None:
         """After a restart: half uploads go, jobs that were under way are marked as interrupted; who waits goes on."""
+        remove_leftovers(self.files_folder)
         for path in self.files_folder.glob(PART + "*"):
-            path.unlink()
+            with suppress(OSError):
+                path.unlink()
         for job in self.jobs():
             if job.state == RUNNING:
-                told = "The studio was closed while this was being learned. Start it again when you like."
-                self.keep(replace(job, state=INTERRUPTED, message=told, ended=time.time()))
+                self.keep(replace(job, state=INTERRUPTED, message=CLOSED, ended=time.time()))
 
     def close(self) -> None:
         """Stop what is under way; it is shown as interrupted from then on. What waits does so until the next start."""
         with self.guard:
             self.closed = True
         for id in list(self.running):
-            self.stop(id, "The studio was closed while this was being learned. Start it again when you like.")
+            self.stop(id, CLOSED)
         self.lock.close()
 
     # Files
 
     def files(self) -> list[Path]:
         """Uploaded files, by name. Links are not files."""
-        return [path for path in sorted(self.files_folder.iterdir()) if is_own_file(path)]
+        return [path for path in listed(self.files_folder) if is_own_file(path)]
 
     def file(self, name: str) -> Path:
         """The uploaded file of this name."""
@@ -170,24 +197,26 @@ class Project:
     async def add(self, name: str, chunks: AsyncIterator[bytes], largest: int) -> Path:
         """Keep an upload of at most `largest` bytes; a name that is taken gets a number."""
         target = self.files_folder / safe_name(name)
-        part = self.files_folder / (PART + secrets.token_hex(8))
         try:
-            with part.open("xb") as file:
+            make_private_folder(self.files_folder)  # which somebody may have removed
+            part, handle = open_unfinished(self.files_folder, private=True)
+            try:
                 written = 0
-                async for chunk in chunks:
-                    written += len(chunk)
-                    if written > largest:
-                        raise self.too_large(name, largest)
-                    file.write(chunk)
-                file.flush()
-                os.fsync(file.fileno())
-            if not written:
-                raise PonnError(f"{target.name} is empty.")
-            return linked(part, target)
+                with os.fdopen(os.dup(handle), "wb") as file:
+                    async for chunk in chunks:
+                        written += len(chunk)
+                        if written > largest:
+                            raise self.too_large(name, largest)
+                        file.write(chunk)
+                if not written:
+                    raise PonnError(f"{target.name} is empty.")
+                await to_thread(os.fsync, handle)  # which takes seconds for a large one
+                return linked(part, target)
+            finally:
+                os.close(handle)
+                part.unlink(missing_ok=True)
         except OSError as error:
-            raise PonnError(f"{target.name} could not be kept: {one_line(error)}.") from error
-        finally:
-            part.unlink(missing_ok=True)
+            raise DiskError(f"{target.name} could not be kept: {one_line(error)}. Make room, and try again.") from error
 
     def too_large(self, name: str, largest: int) -> TooLargeError:
         """What to say of an upload beyond the limit."""
@@ -200,21 +229,25 @@ class Project:
 
     def jobs(self) -> list[Job]:
         """All jobs, the newest first."""
-        found = [self.read(path) for path in self.jobs_folder.iterdir() if (path / "job.json").is_file()]
-        return sorted(found, key=lambda job: (-job.created, job.id))
+        with self.guard:
+            found = self.under_way | {id: job for id, (job, _) in self.unwritten.items()}
+        for path in listed(self.jobs_folder):
+            if path.name not in found and (path / "job.json").is_file():
+                found[path.name] = self.read(path)
+        return sorted(found.values(), key=lambda job: (-job.created, job.id))
 
     def job(self, id: str) -> Job:
         """The job of this id."""
-        for path in self.jobs_folder.iterdir():
-            if path.name == id and (path / "job.json").is_file():
-                return self.read(path)
+        for job in self.jobs():
+            if job.id == id:
+                return job
         raise NotThereError(f"There is no job {id[:40]!r} here.")
 
     def read(self, folder: Path) -> Job:
         """A job from its folder; one whose file is damaged is shown as failed."""
         try:
-            return job_from((folder / "job.json").read_text())
-        except (ValueError, KeyError, TypeError) as error:
+            return replace(job_from((folder / "job.json").read_text()), id=folder.name)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             told = f"Its job.json cannot be read: {one_line(error)}."
             return Job(folder.name, Order("", Reading("", "")), FAILED, told, created=0.0, ended=0.0)
 
@@ -222,17 +255,48 @@ class Project:
         """Where a job keeps its things."""
         return self.jobs_folder / job.id
 
-    def keep(self, job: Job) -> Job:
+    def write(self, job: Job) -> None:
         """Write a job down."""
         write_whole(self.folder(job) / "job.json", json.dumps(asdict(job), indent=1).encode(), private=True)
-        return job
+
+    def keep(self, job: Job) -> Job:
+        """Write a job down; where that cannot be done, keep it in memory until it can."""
+        with self.guard:
+            self.under_way.pop(job.id, None)
+            if job.state == RUNNING:
+                self.under_way[job.id] = job
+            try:
+                self.write(job)
+                self.unwritten.pop(job.id, None)
+            except OSError as error:
+                log.error("job %s: %s", job.id, one_line(error))
+                self.unwritten[job.id] = job, one_line(error)
+            return job
+
+    def keep_unwritten(self) -> None:
+        """Write down what could not be written before; for those who hold the guard."""
+        for job, _ in list(self.unwritten.values()):
+            self.keep(job)
+
+    def trouble(self, job: Job) -> str:
+        """Why what is shown of a job is not on disk; empty where it is."""
+        with self.guard:
+            _, why = self.unwritten.get(job.id, (None, ""))
+        return f"This could not be written down, so it is known only until the studio is closed: {why}." if why else ""
 
     def start(self, order: Order) -> Job:
         """Begin to learn, as soon as what was asked for before is learned."""
         log, job = self.file(order.file), Job(secrets.token_hex(6), order)
         learn_arguments(log, order, self.folder(job))  # so that what cannot be asked for is refused at once
         with self.guard:
-            self.folder(job).mkdir()
+            try:
+                make_private_folder(self.jobs_folder)  # which somebody may have removed
+                self.folder(job).mkdir(mode=PRIVATE_FOLDER)
+                self.write(job)
+            except OSError as error:
+                with suppress(OSError):
+                    self.folder(job).rmdir()
+                raise DiskError(f"The job could not be kept: {one_line(error)}. Make room, and try again.") from error
             return self.queue(job)
 
     def restart(self, id: str) -> Job:
@@ -254,14 +318,15 @@ class Project:
 
     def launch_next(self) -> None:
         """Begin with whoever waits longest, if nothing is under way; who cannot begin has failed, and the next may."""
+        self.keep_unwritten()
         while not self.running and not self.closed:
             waiting = [job for job in self.jobs() if job.state == WAITING]
             if not waiting:
                 return
             try:
                 self.launch(waiting[-1])
-            except (PonnError, OSError) as error:  # as where its file is gone
-                self.keep(replace(waiting[-1], state=FAILED, message=one_line(error), ended=time.time()))
+            except Exception as error:  # as where its file is gone, or the machine lets no process start
+                self.keep(replace(waiting[-1], state=FAILED, message=one_line(error) + ".", ended=time.time()))
 
     def ahead(self, job: Job) -> int:
         """How many are learned before it, the one that is being learned included."""
@@ -296,10 +361,9 @@ class Project:
         """Start the process and a thread that follows it."""
         self.stopped.pop(job.id, None)
         arguments = learn_arguments(self.file(job.order.file), job.order, self.folder(job))
-        job = self.keep(replace(job, state=RUNNING, message="Reading the log", started=time.time()))
-        with (self.folder(job) / "result.json").open("w") as result:
+        with private_file(self.folder(job) / "result.json") as result:
             process = subprocess.Popen(
-                [sys.executable, *COMMAND, *arguments],
+                [sys.executable, *command(self.memory), *arguments],
                 stdin=subprocess.PIPE,  # closes when the studio ends, however it ends; then the process ends too
                 stdout=result,
                 stderr=subprocess.PIPE,
@@ -307,47 +371,99 @@ class Project:
                 errors="replace",
                 start_new_session=True,  # so that it can be stopped with everything it started
             )
+        job = self.keep(replace(job, state=RUNNING, message="Reading the log", started=time.time()))
+        follower = threading.Thread(target=self.follow, args=(job, process), daemon=True)
         self.running[job.id] = process
-        threading.Thread(target=self.follow, args=(job, process), daemon=True).start()
+        try:
+            follower.start()
+        except RuntimeError:  # the machine lets no thread start
+            del self.running[job.id]
+            end_group(process)
+            close_pipes(process)
+            raise
         return job
 
     def follow(self, job: Job, process: "subprocess.Popen[str]") -> None:
-        """Note progress until the process ends, then how it ended."""
+        """Note progress until the process ends, then how it ended; whatever happens, the next one begins then."""
         said: deque[str] = deque(maxlen=LAST_LINES)
+        try:
+            job = self.note_progress(job, process, said)
+            job = self.ended(job, process.wait(), said)
+        except Exception as error:  # a mistake of ours, which must not hold up the others
+            log.exception("job %s", job.id)
+            end_group(process)
+            told = f"The studio made a mistake ({type(error).__name__}); what it printed says more."
+            job = replace(job, state=FAILED, message=told, ended=time.time())
+        close_pipes(process)
+        with self.guard:
+            try:
+                self.keep(job)
+            finally:
+                del self.running[job.id]
+                self.launch_next()
+
+    def note_progress(self, job: Job, process: "subprocess.Popen[str]", said: "deque[str]") -> Job:
+        """The job as it stands when the process has nothing more to say; what is not progress is added to `said`."""
         written = 0.0
         assert process.stderr is not None
         for line in process.stderr:
             told = progress_in(line)
             if told is None:
-                said.append(line.strip())
+                said.append(line.strip()[:LONGEST_LINE])
                 continue
             new_step, job = told["message"] != job.message, replace(job, **told)
             if new_step or time.monotonic() - written > WRITE_EVERY:
                 self.keep(job)
                 written = time.monotonic()
-        status = process.wait()
-        close_pipes(process)
-        with self.guard:
-            self.keep(self.ended(job, status, said))
-            del self.running[job.id]
-            self.launch_next()
+        return job
 
     def ended(self, job: Job, status: int, said: "deque[str]") -> Job:
         """The job after its process ended."""
         job, folder = replace(job, ended=time.time()), self.folder(job)
         if job.id in self.stopped:
             return replace(job, state=INTERRUPTED, message=self.stopped.pop(job.id))
-        if status < 0:
-            told = f"Learning was ended from outside ({signal.Signals(-status).name}); perhaps memory ran out."
-            return replace(job, state=FAILED, message=told)
         if status:
-            return replace(job, state=FAILED, message=failure_in(said))
+            return replace(job, state=FAILED, message=self.failure(status, said))
+        try:
+            result = json.loads((folder / "result.json").read_text())
+            if not isinstance(result, dict) or not (folder / "policy.ponn").is_file():
+                raise ValueError("it is not what `ponn learn` writes, or there is no policy beside it")
+        except (OSError, ValueError, RecursionError) as error:
+            told = f"Learning ended, but its result in {folder.resolve()} cannot be read: {one_line(error)}."
+            return replace(job, state=FAILED, message=told)
         report = (folder / "report.html").is_file()
-        result = json.loads((folder / "result.json").read_text())
         return replace(job, state=DONE, message="Done", done=0, total=0, result=result, report=report)
+
+    def failure(self, status: int, said: "deque[str]") -> str:
+        """Why a process ended with this status, in words."""
+        if not any(line.startswith("Error: ") for line in said) and any(
+            word in line for word in MEMORY_WORDS for line in said
+        ):
+            return (
+                f"Learning took more memory than the {self.memory / 1e9:,.1f} GB that it may take. Use fewer rows or "
+                "columns, or start the studio with a larger --learn-memory."
+            )
+        if status < 0 or status > 128:  # by a signal, or in order after one
+            name = signal_name(-status if status < 0 else status - 128)
+            return f"Learning was ended from outside ({name}); perhaps memory ran out."
+        return failure_in(said)
 
 
 # Processes -----------------------------------------------------------------------------------------------
+
+
+def command(memory: int) -> list[str]:
+    """What Python is given to be `ponn`, as a learning job is: modest, private, with so much memory at most."""
+    code = f"from ponn.processes import be_job; be_job({memory}); from ponn.cli import main; main()"
+    return ["-c", code]
+
+
+def share_of_memory(share: float) -> int:
+    """Bytes that are this share of the machine's memory."""
+    try:
+        return int(share * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (OSError, ValueError):
+        return 1 << 62
 
 
 def learn_arguments(log: Path, order: Order, folder: Path) -> list[str]:
@@ -372,7 +488,7 @@ def progress_in(line: str) -> dict[str, Any] | None:
     try:
         told = json.loads(line)
         return {"message": str(told["message"]), "done": int(told["done"]), "total": int(told["total"])}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -440,6 +556,33 @@ def numbered(target: Path) -> Iterator[Path]:
     while True:
         yield target.with_name(f"{stem}-{number}{dot}{endings}")
         number += 1
+
+
+def listed(folder: Path) -> list[Path]:
+    """What is in a folder, by name; nothing where somebody removed it."""
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def close_to_others(folder: Path) -> None:
+    """Make a folder of which all that is in it is private, also what an earlier version left open."""
+    make_private_folder(folder)
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            continue
+        mode = path.stat().st_mode
+        if path.is_dir():
+            make_private_folder(path)
+        elif stat.S_ISREG(mode) and stat.S_IMODE(mode) & 0o077:
+            path.chmod(stat.S_IMODE(mode) & 0o700)
+
+
+def private_file(path: Path) -> IO[bytes]:
+    """A new, empty file that only its owner reads."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb")
 
 
 def is_own_file(path: Path) -> bool:

@@ -13,6 +13,7 @@ with its file, and
     python benchmarks/reliability/mutated_tables.py --seed 0 --only 1234
 
 does one case again, in this process, with its traceback. Run all: python benchmarks/reliability/mutated_tables.py
+A run that was stopped goes on where it was (--kept).
 """
 
 import argparse
@@ -179,40 +180,71 @@ def small_policy(folder: Path) -> ponn.Policy:
     return ponn.load(path)
 
 
-def run(number: int, seed: int, kept: Path, folder: Path) -> dict[str, object]:
-    """All cases, one after the other."""
+def run(number: int, seed: int, kept: Path, folder: Path, processes: int) -> list[dict[str, object]]:
+    """What was found in every case; cases that an earlier run looked at are not looked at again."""
     policy = small_policy(folder)
-    kinds, formats, ends, faults = Counter(), Counter(), Counter(), []
-    slowest, largest = [], []
-    for case in range(number):
-        rng = np.random.default_rng((seed, case))
-        one = case_of(rng)
-        path = written(one, folder)
-        found = in_own_process(path, policy, is_limited(case, one.kind))
-        kinds[one.kind] += 1
-        formats[one.ending] += 1
-        for step, end in found.get("told", {}).items():
-            ends[f"{step}: {end.split(':')[0]}"] += 1
-        slowest.append((found["seconds"], case, one.kind, one.ending))
-        largest.append((found["memory"] >> 20, case, one.kind, one.ending))
-        if "fault" in found:
-            faults.append({"case": case, "kind": one.kind, "format": one.ending, **found})
-            keep(path, kept / f"{seed}-{case}-{found['fault']}{one.ending}")
-            print(faults[-1]["fault"], case, one.kind, one.ending, flush=True)
-        remove(path)
-        if case % 1000 == 999:
-            print(f"{case + 1:,} cases, {len(faults)} faults", flush=True)
+    kept.mkdir(parents=True, exist_ok=True)
+    done = {one["case"] for one in found_before(kept, seed)}
+    workers = []
+    for worker in range(processes):
+        child = os.fork()
+        if child == 0:
+            try:
+                own = folder / str(worker)
+                own.mkdir()
+                look_at_all(
+                    [one for one in range(worker, number, processes) if one not in done], seed, kept, own, policy
+                )
+            finally:
+                os._exit(0)
+        workers.append(child)
+    for child in workers:
+        os.waitpid(child, 0)
+    found = [one for one in found_before(kept, seed) if one["case"] < number]
+    assert len(found) == number, "a worker ended early"
+    return found
+
+
+def found_before(kept: Path, seed: int) -> list[dict[str, object]]:
+    """What was found so far, by case."""
+    lines = (line for file in kept.glob(f"{seed}.*.jsonl") for line in file.read_text().splitlines())
+    return sorted(map(json.loads, lines), key=lambda one: one["case"])
+
+
+def look_at_all(cases: list[int], seed: int, kept: Path, folder: Path, policy: ponn.Policy) -> None:
+    """Look at some cases, one after the other, and write down what was found."""
+    with (kept / f"{seed}.{os.getpid()}.jsonl").open("a", buffering=1) as lines:
+        for number, case in enumerate(cases, start=1):
+            one = case_of(np.random.default_rng((seed, case)))
+            path = written(one, folder)
+            found = in_own_process(path, policy, is_limited(case, one.kind))
+            if "fault" in found:
+                keep(path, kept / f"{seed}-{case}-{found['fault']}{one.ending.strip('/')}")
+                print(found["fault"], case, one.kind, one.ending, flush=True)
+            lines.write(json.dumps({"case": case, "kind": one.kind, "format": one.ending, **found}) + "\n")
+            remove(path)
+            if number % 1000 == 0:
+                print(f"{number:,} of {len(cases):,} cases", flush=True)
+
+
+def summary(found: list[dict[str, object]]) -> dict[str, object]:
+    """Counts of kinds, formats and ends, all faults, and what was slowest and largest."""
+    faults = [one for one in found if "fault" in one]
+    ends = Counter(f"{step}: {end.split(':')[0]}" for one in found for step, end in one.get("told", {}).items())
+    label = lambda one: [one["case"], one["kind"], one["format"]]  # noqa: E731
+    seconds = sorted([one["seconds"], *label(one)] for one in found)
+    memory = sorted([one["memory"] >> 20, *label(one)] for one in found)
     return {
-        "cases": number,
-        "kinds": dict(kinds.most_common()),
-        "formats": dict(formats.most_common()),
+        "cases": len(found),
+        "kinds": dict(Counter(one["kind"] for one in found).most_common()),
+        "formats": dict(Counter(one["format"] for one in found).most_common()),
         "ends": dict(ends.most_common()),
         "signals": sum(one["fault"].startswith("SIG") for one in faults),
         "over_memory": sum(one["fault"] == "over memory" for one in faults),
         "over_time": sum(one["fault"] == "over time" for one in faults),
         "faults": faults,
-        "seconds": {"median": float(np.median([one[0] for one in slowest])), "slowest": sorted(slowest)[-5:]},
-        "megabytes": {"median": float(np.median([one[0] for one in largest])), "largest": sorted(largest)[-5:]},
+        "processor_seconds": {"median": seconds[len(seconds) // 2][0], "slowest": seconds[-5:]},
+        "megabytes": {"median": memory[len(memory) // 2][0], "largest": memory[-5:]},
     }
 
 
@@ -237,7 +269,13 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="one case, in this process")
-    parser.add_argument("--kept", type=Path, default=Path(tempfile.gettempdir(), "mutated_tables"))
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        default=Path(tempfile.gettempdir(), "mutated_tables"),
+        help="where faults go, and what was found so far: a run that was stopped goes on there",
+    )
+    parser.add_argument("--processes", type=int, default=2, help="that fork cases")
     asked = parser.parse_args()
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
@@ -248,7 +286,7 @@ def main() -> None:
             print(look(written(one, folder), small_policy(folder), is_limited(asked.only, one.kind)))
             return
         started = record.now()
-        measured = run(asked.number, asked.seed, asked.kept, folder)
+        measured = summary(run(asked.number, asked.seed, asked.kept, folder, asked.processes))
         where = record.RESULTS / "reliability"
         print(record.write_record("mutated_tables", measured, seed=asked.seed, started=started, folder=where))
         if measured["faults"]:

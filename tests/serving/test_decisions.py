@@ -20,6 +20,7 @@ from ponn.serving import journal
 from ponn.serving.advice import Mode
 from ponn.serving.decisions import convert_decisions
 from ponn.serving.journal import DecisionLog, OutcomeLog, is_decision, line, outcomes_file, policy_line, worker_files
+from ponn.tables.table import read_table
 from served import as_json, cases, made_policy, served
 
 
@@ -422,6 +423,16 @@ def written(policy, tmp_path):
     path = tmp_path / "d.0123456789ab.jsonl"
     path.write_bytes(b"".join(texts))
     return path
+
+
+@pytest.mark.parametrize("formulas", [False, True])
+def test_texts_that_a_spreadsheet_would_execute_are_learned_from_as_they_were(written, tmp_path, formulas):
+    written.write_bytes(written.read_bytes().replace(b'with \\"quotes\\"', b"=cmd|'/C calc'!A0"))
+    found = convert_decisions([written], tmp_path / "log.csv", formulas=formulas)
+    assert found.quoted == (not formulas)
+    assert ("'=cmd" in (tmp_path / "log.csv").read_text()) != formulas
+    town = "=cmd|'/C calc'!A0,\nand lines"
+    assert town in read_table(tmp_path / "log.csv").table.column("town").to_pylist()
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

@@ -9,6 +9,8 @@ import pytest
 import ponn
 from browsing import assert_readable, opened_page, running, tab_to
 from commands import PONN
+from ponn.log.eligibility import Eligibility
+from served import made_policy
 
 HOSTILE = "<img src=x onerror=alert(1)>"  # as an action, a level, a column
 WORTH = {"value": 0.7, "low": 0.6, "high": 0.8, "n": 360, "trusted": True, "warnings": []}
@@ -90,6 +92,23 @@ def test_what_is_shown_is_what_the_policy_says(browser, address, policy):
         assert page.locator("img").count() == 0  # markup in data stays text
         assert page.get_by_text(HOSTILE).count() > 0
         assert_readable(page, 1280)
+
+
+def test_the_form_has_fields_for_what_rules_look_at(browser, tmp_path):
+    """A column of available actions and rules on columns that are no features, by which actions are left out."""
+    rules = ("operate if frail == true", "pill if stage >= 3")
+    replace(made_policy(), eligibility=Eligibility("open", rules)).save(tmp_path / "p.ponn")
+    served = running("serve", "p.ponn", "--port", "0", "--no-access-log", cwd=tmp_path)
+    with served as (_, found), opened_page(browser, found) as page:
+        page.goto("/")
+        page.wait_for_selector(".action")
+        assert page.get_by_label("open", exact=True).input_value() == "0"
+        page.get_by_label("stage", exact=True).fill("4")
+        page.get_by_label("frail", exact=True).select_option("0")  # true
+        page.locator(".action", has_text="wait").wait_for()
+        page.get_by_label("stage", exact=True).fill("1")
+        page.get_by_label("open", exact=True).select_option("pill")
+        page.locator(".action", has_text="pill").wait_for()
 
 
 def test_a_slider_changes_the_answer_and_undo_brings_it_back(browser, address):

@@ -12,12 +12,6 @@ import ponn
 SOURCE = Path(ponn.__file__).parent
 # Small modules of the package itself that everyone may import
 TOP = ("errors", "storage", "processes", "settings", "methods")
-    "errors",
-    "storage",
-    "processes",
-    "settings",
-    "methods",
-)  # small modules of the package itself that everyone may import
 PACKAGES = (
     *("tables", "engine", "log", "policy", "steps", "training", "evaluation", "learning", "report", "simulate"),
     *("serving", "cli"),

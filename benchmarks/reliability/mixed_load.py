@@ -94,7 +94,7 @@ async def honest(port: int, rows: list[Any], random_: random.Random, until: floa
         try:
             async with asyncio.timeout(PATIENCE):
                 status, body = await link.ask(data)
-        except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+        except (OSError, EOFError, TimeoutError, ValueError) as error:
             found["wrong"][f"{kind}: {type(error).__name__}"] += 1
             link.close()
             continue
@@ -320,7 +320,8 @@ def phase(port: int, rows: list[Any], seconds: float, seed: int, kinds: list[Kin
     for one in (good, bad):
         if one:
             one.start()
-    found, done = answers.get(), counts.get() if bad else Counter()
+    late = seconds + 4 * PATIENCE  # a process that fell tells nothing
+    found, done = answers.get(timeout=late), counts.get(timeout=late) if bad else Counter()
     for one in (good, bad):
         if one:
             one.join()
@@ -374,7 +375,6 @@ class MemoryWatch:
 def measured(folder: Path, seconds: float, kinds: list[Kind]) -> dict[str, Any]:
     """Phases in turns, then what the decision log holds."""
     from ponn.serving.advice import load_adviser
-    from ponn.serving.decisions import convert_decisions
 
     policy = made_policy(folder)
     rows = load_adviser(policy).about["examples"]
@@ -383,6 +383,19 @@ def measured(folder: Path, seconds: float, kinds: list[Kind]) -> dict[str, Any]:
     words = ("serve", str(policy), "--port", "0", "--workers", "2", "--decisions", str(log), "--no-access-log")
     with (folder / "stderr").open("w") as told:
         process = subprocess.Popen(ponn(*words), stdout=subprocess.PIPE, stderr=told, text=True)
+    try:
+        return asked_in_turns(process, folder, rows, seconds, kinds)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def asked_in_turns(
+    process: "subprocess.Popen[str]", folder: Path, rows: list[Any], seconds: float, kinds: list[Kind]
+) -> dict[str, Any]:
+    """The phases, and what is left when the server has stopped."""
+    from ponn.serving.decisions import convert_decisions
+
     assert process.stdout
     port = int(process.stdout.readline().partition("http://127.0.0.1:")[2].split()[0])
     wait_for_workers(folder, 2)
@@ -398,7 +411,7 @@ def measured(folder: Path, seconds: float, kinds: list[Kind]) -> dict[str, Any]:
     watch.stop()
     process.terminate()
     status = process.wait(60)
-    converted = convert_decisions([log], folder / "log.csv")
+    converted = convert_decisions([folder / "decisions.jsonl"], folder / "log.csv")
     known = {
         json.loads(line)["id"] for file in folder.glob("decisions.*") for line in file.open() if '"decision"' in line
     }

@@ -211,10 +211,10 @@ def main() -> None:
         "fingerprints in the file": fingerprints,
         "all rows but one known": lambda: seals(50 if quick else 400),
         "rare names and exact values": rare_cells,
-        "recognition of logs": lambda: recognition(10 if quick else 200),
+        "recognition of logs": lambda: recognition(10 if quick else 60),
         "intervals there are": intervals,
-        "models": lambda: models(2 if quick else 5, METHODS),
-        "cost": lambda: cost(10 if quick else 50),
+        "models": lambda: models(2 if quick else 4, METHODS),
+        "cost": lambda: cost(10 if quick else 30),
     }.items():
         measured[name] = run()
         print(json.dumps({name: measured[name]}, indent=1), flush=True)

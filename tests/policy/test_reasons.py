@@ -326,7 +326,8 @@ def test_json_text_comes_back_as_it_was(policy, greedy, table):
             assert found["supported"] == made.column("supported")[j].as_py()
 
 
-def test_missing_cells_and_levels_never_seen_are_told(policy, table):
+def test_missing_cells_and_levels_never_seen_are_told(log, table):
+    policy = ponn.learn(log, "ponn-b", select="fdr", min_cell=1, **QUICK)  # else what was never seen counts as usual
     row, a = rows_of(table, 1), [policy.actions[0]]
     everything = replace(policy, selected=np.ones_like(policy.selected), relevance=())
     usual = pa.table({name: pa.array([value]) for name, value in everything.usual.items()})

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,6 +70,7 @@ def learn(
       ponn learn visits.csv --action treatment --reward recovered --method ponn-b --tune --report report.html
     """
     from ponn.learning.learn import learn_with_holdout
+    from ponn.log.acquaintance import beside
     from ponn.log.reading import read_log
 
     check_target("--out", out, log)
@@ -104,6 +106,8 @@ def learn(
         print_policy(found.policy)
         print_outcome(found)
         click.echo(f"Written to {out}{f', the report to {report}' if report else ''}.", err=True)
+        if found.policy.acquaintance is not None:
+            click.echo(f"{beside(Path(out))} knows the rows again: keep it where the log is.", err=True)
     if require_improvement and found.verdict.kind != "better":
         sys.exit(3)
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ponn.errors import PonnError, listing
-from ponn.log.encoding import UNSEEN, CategoryFeature, Encoding, Feature, NumberFeature, standardised
+from ponn.log.encoding import OTHER, UNSEEN, CategoryFeature, Encoding, Feature, NumberFeature, standardised
 from ponn.log.profile import BOOLEAN, DATE
 
 LEFT_OUT = object()  # stands for a field that a row does not have
@@ -121,7 +121,9 @@ class TextCell:
             return self.missing
         if reason := why_no_text(value):
             raise RowError(j + 1, self.name, reason, "a text or null")
-        notes.append(f"{self.name}: {shown(value)} was never seen in training")
+        taken_as = OTHER if self.feature.other else self.feature.stand_in
+        seldom = f", or too seldom to be told; it counts as {taken_as}" if self.feature.stand_in else ""
+        notes.append(f"{self.name}: {shown(value)} was never seen in training{seldom}")
         return self.unseen
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-PACKAGES = ("ponn", "numpy", "pyarrow", "click", "rich", "scikit-learn", "torch")
+PACKAGES = ("ponn-policy", "numpy", "pyarrow", "click", "rich", "scikit-learn", "torch")
 
 
 def now() -> str:

@@ -17,7 +17,7 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path):
         shutil.copy(ROOT / name, source)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(source)]
     subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("ponn-*.whl")
+    (wheel,) = tmp_path.glob("ponn_policy-*.whl")
     venv.create(tmp_path / "clean", with_pip=True)
     python = tmp_path / "clean" / "bin" / "python"
     install = ["-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"), str(wheel)]

@@ -35,3 +35,8 @@ def listing(names: Iterable[object], most: int = 8) -> str:
     names = list(names)
     told = ", ".join(repr(name) for name in names[:most])
     return told + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def install_line(*extras: str) -> str:
+    """What installs ponn with extras; the name `ponn` on the package index belongs to another project."""
+    return f"pip install 'ponn-policy[{','.join(extras)}]'"

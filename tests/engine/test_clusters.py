@@ -36,7 +36,7 @@ from traced_work import SHARDS, Mistaken, Squares, calls, xs
 from training_problems import TWELVE_EPOCHS, same_bits, streamed
 
 MISSING = {
-    "ray": "" if importlib.util.find_spec("ray") else "ray is not installed: pip install 'ponn[cluster]'",
+    "ray": "" if importlib.util.find_spec("ray") else "ray is not installed: pip install 'ponn-policy[cluster]'",
     "spark": "" if importlib.util.find_spec("pyspark") and shutil.which("java") else "pyspark or Java is not installed",
 }
 
@@ -230,7 +230,7 @@ def test_spark_connect(folder, tmp_path):
 def test_missing_packages_are_told_with_the_line_that_installs_them(monkeypatch):
     for name, engine, extra in (("ray", OnRay, "cluster"), ("pyspark.sql", OnSpark, "spark")):
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(PonnError, match=rf"pip install 'ponn\[{extra}\]'"):
+        with pytest.raises(PonnError, match=rf"pip install 'ponn-policy\[{extra}\]'"):
             engine()
     with pytest.raises(PonnError, match="expected local, ray or spark"):
         engine_of("dask")

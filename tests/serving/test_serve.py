@@ -1145,7 +1145,7 @@ def test_a_missing_extra_is_named(tmp_path):
     code = "import sys; sys.modules['fastapi'] = None; from ponn.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code, "serve", "p"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1
-    assert "The server needs fastapi, which is not installed: pip install 'ponn[serve]'" in done.stderr
+    assert "The server needs fastapi, which is not installed: pip install 'ponn-policy[serve]'" in done.stderr
 
 
 # What the policy itself carries --------------------------------------------------------------------------

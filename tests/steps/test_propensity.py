@@ -267,7 +267,7 @@ def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
     _, log = world_log(200)
-    with pytest.raises(ponn.PonnError, match=r"pip install 'ponn\[learn\]'"):
+    with pytest.raises(ponn.PonnError, match=r"pip install 'ponn-policy\[learn\]'"):
         propensities(log, Encoding.fit(log))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ponn.cli.options import formulas_option, json_option, tell_quoted
-from ponn.errors import PonnError
+from ponn.errors import PonnError, install_line
 from ponn.settings import SERVED_BYTES, SERVED_ROWS, STUDIO_UPLOAD
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def served_options(
         from ponn.serving import server
         from ponn.serving.service import Options
     except ModuleNotFoundError as error:
-        told = f"The server needs {error.name}, which is not installed: pip install 'ponn[serve]'"
+        told = f"The server needs {error.name}, which is not installed: {install_line('serve')}"
         raise PonnError(told) from error
     files = {name: Path(rest.pop(name)) for name in ("decisions", "report") if rest[name] is not None}
     token = server.read_token(Path(token_file)) if token_file else None
@@ -180,7 +180,7 @@ def studio(folder: str, port: int, max_upload: int, learn_memory: int | None, as
     try:
         from ponn.serving.studio.app import run_studio
     except ModuleNotFoundError as error:
-        told = f"The studio needs {error.name}, which is not installed: pip install 'ponn[learn,serve]'"
+        told = f"The studio needs {error.name}, which is not installed: {install_line('learn', 'serve')}"
         raise PonnError(told) from error
 
     def tell(url: str) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ponn.engine.passes import ATTEMPTS, Results, Shard, Work, answered, content_of
-from ponn.errors import PonnError, one_line
+from ponn.errors import PonnError, install_line, one_line
 
 
-def install_line(extra: str, name: str) -> str:
+def missing_engine(extra: str, name: str) -> str:
     """What to do about a missing package."""
-    return f"The engine {name!r} needs a package that is not installed: pip install 'ponn[{extra}]'."
+    return f"The engine {name!r} needs a package that is not installed: {install_line(extra)}."
 
 
 # Ray -----------------------------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ class OnRay:
         try:
             import ray
         except ImportError as error:
-            raise PonnError(install_line("cluster", "ray")) from error
+            raise PonnError(missing_engine("cluster", "ray")) from error
         self.ray: Any = ray
         self.workers = workers
         self.started = not ray.is_initialized()
@@ -111,7 +111,7 @@ class OnSpark:
         try:
             from pyspark.sql import SparkSession
         except ImportError as error:
-            raise PonnError(install_line("spark", "spark")) from error
+            raise PonnError(missing_engine("spark", "spark")) from error
         builder = SparkSession.builder.appName("ponn")
         if address is not None and address.startswith("sc://"):
             builder = builder.remote(address)

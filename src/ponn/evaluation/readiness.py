@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ponn.errors import listing
+from ponn.errors import install_line, listing
 from ponn.evaluation.estimators import terms, valuation
 from ponn.evaluation.intervals import Estimate, estimate_json, estimated, normal_interval
 from ponn.evaluation.intervals import overlap as weight_overlap
@@ -210,7 +210,7 @@ def look_at_overlap(log: Log, encoding: Encoding) -> tuple[Overlap | None, Every
     if np.bincount(log.A, minlength=len(log.actions)).min() < OVERLAP_FOLDS or len(log) < OVERLAP_LEAST:
         return None, (), [*notes, "Overlap was not looked at: too few rows for every action."]
     if importlib.util.find_spec("sklearn") is None and (log.p0 is None or np.isnan(log.p0).any()):
-        return None, (), [*notes, "Overlap was not looked at: that needs scikit-learn (pip install 'ponn[learn]')."]
+        return None, (), [*notes, f"Overlap was not looked at: that needs scikit-learn ({install_line('learn')})."]
     found = propensities(log, encoding, folds=OVERLAP_FOLDS)
     everyone = tuple((action, given_to_all(log, found.p, a)) for a, action in enumerate(log.actions))
     return overlap(log, encoding, found), everyone, [*notes, *found.notes]

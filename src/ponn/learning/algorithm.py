@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ponn import __version__
 from ponn.errors import PonnError
 from ponn.learning.dr.robust import prepare_ground
 from ponn.learning.learners import LEARNERS, Fitted, Prepared, Progress, companions, silent
@@ -32,7 +33,7 @@ from ponn.steps.relevance import Relevance, relevance
 from ponn.training.loop import Candidate, Problem, Rows
 
 Grid = Mapping[str, tuple[Any, ...]]
-VERSIONED = ("ponn", "numpy", "pyarrow", "scikit-learn", "torch")  # what a policy's numbers may depend on
+VERSIONED = ("numpy", "pyarrow", "scikit-learn", "torch")  # what a policy's numbers may depend on
 VALID_SHARE = 0.3  # of the rows given to `learn`, as in section 7.2.1
 
 
@@ -188,7 +189,7 @@ def assemble(
         "candidates": tried,
         "training": {"valid_loss": fitted.valid_loss, **fitted.details},
         "notes": disclosed_notes(notes, settings.min_cell),
-        "versions": {name: version(name) for name in VERSIONED},
+        "versions": {"ponn": __version__, **{name: version(name) for name in VERSIONED}},
         "seconds": round(seconds, 3),
     }
     return Policy(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict, Unpack
 
 import numpy as np
 
-from ponn.errors import PonnError
+from ponn.errors import PonnError, install_line
 from ponn.policy.trees import LEAF, Duel, Forests, TreeModel, duels
 
 MOST_VALUES = 1 << 22  # numbers in the leaves of one policy: 84 MB of arrays at most, half of it in the file
@@ -177,7 +177,7 @@ def grow(kind: str, X: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int,
     try:
         from sklearn import ensemble
     except ImportError as error:
-        raise PonnError("Learning forests needs scikit-learn: pip install 'ponn[learn]'.") from error
+        raise PonnError(f"Learning forests needs scikit-learn: {install_line('learn')}.") from error
     model = getattr(ensemble, kind)(
         growth["trees"],
         min_samples_leaf=growth["leaf"],

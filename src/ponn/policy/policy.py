@@ -59,7 +59,7 @@ from ponn.settings import check_seed
 from ponn.storage import replacing
 from ponn.tables.table import read_table
 
-FORMAT = 1
+FORMAT = 2  # 1: version 0.1, whose columns of text had no level that stands in for others
 Array = TypeVar("Array", np.ndarray, ArrayHead)  # an array, or what is said of it
 RECOMMENDED = ("action", "probability", "runner_up", "expected_reward", "supported")  # columns of `recommend`
 ON_REQUEST = ("expected_low", "expected_high")  # columns that `recommend` adds when they are named

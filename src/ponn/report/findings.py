@@ -7,11 +7,11 @@ its reason; a log that tells too little gives findings that say so, not an error
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
+from ponn import __version__
 from ponn.errors import PonnError
 from ponn.evaluation.confounding import HiddenConfounding, doubted_at
 from ponn.evaluation.estimators import ESTIMATORS, mean_one
@@ -172,7 +172,7 @@ def findings(
         surrogate=surrogate,
         why_no_surrogate=why_no_surrogate,
         calibration=tuple(calibration_of(policy, kept)),
-        versions={"ponn": version("ponn"), "numpy": np.__version__, "python": platform.python_version()},
+        versions={"ponn": __version__, "numpy": np.__version__, "python": platform.python_version()},
     )
 
 

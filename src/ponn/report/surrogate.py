@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ponn.errors import PonnError
+from ponn.errors import PonnError, install_line
 from ponn.log.encoding import CategoryFeature, Encoding, NumberFeature
 from ponn.log.log import Log
 from ponn.log.profile import BOOLEAN, NUMBER
@@ -57,7 +57,7 @@ def imitate(policy: Policy, log: Log, seed: int = 0, fewest: int = 5) -> Surroga
     try:
         from sklearn.tree import DecisionTreeClassifier
     except ImportError as error:
-        raise PonnError("The summary of a policy as a tree needs scikit-learn: pip install 'ponn[learn]'.") from error
+        raise PonnError(f"The summary of a policy as a tree needs scikit-learn: {install_line('learn')}.") from error
     if len(log) < FEWEST_ROWS:
         raise PonnError(f"A summary of the policy needs at least {FEWEST_ROWS} rows; these are {len(log)}.")
     first, rest = (rows[:MOST_ROWS] for rows in log.split_rows(FIT_SHARE, seed))

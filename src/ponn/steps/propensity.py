@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ponn.errors import PonnError
+from ponn.errors import PonnError, install_line
 from ponn.log.encoding import CategoryFeature, Encoding, Feature
 from ponn.log.log import Log
 from ponn.policy.policy import SUPPORT_FLOOR
@@ -144,7 +144,7 @@ def make_classifier(settings: Settings, size: int) -> Any:
         from sklearn.ensemble import HistGradientBoostingClassifier
         from sklearn.linear_model import LogisticRegression
     except ImportError as error:
-        raise PonnError("Estimating propensities needs scikit-learn: pip install 'ponn[learn]'.") from error
+        raise PonnError(f"Estimating propensities needs scikit-learn: {install_line('learn')}.") from error
     if settings.propensity == "logistic":
         penalty = settings.propensity_penalty or 0.0
         solver = "newton-cholesky" if penalty and size <= NEWTON_SIZE else "lbfgs"

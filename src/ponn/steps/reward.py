@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ponn.errors import PonnError
+from ponn.errors import PonnError, install_line
 from ponn.policy.models import LinearRewards
 from ponn.settings import Settings
 from ponn.steps.propensity import fit_converges, stops_told
@@ -150,7 +150,7 @@ def penalised_logistic(X: np.ndarray, y: np.ndarray, w: np.ndarray, penalty: flo
     try:
         from sklearn.linear_model import LogisticRegression
     except ImportError as error:
-        raise PonnError("Reward models need scikit-learn: pip install 'ponn[learn]'.") from error
+        raise PonnError(f"Reward models need scikit-learn: {install_line('learn')}.") from error
     # liblinear penalises the intercept like any weight, unless its column is large
     model = LogisticRegression(
         C=1 / penalty if penalty else 1e10, l1_ratio=1, solver="liblinear", intercept_scaling=100, random_state=0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ponn
-from ponn.methods import METHODS, changed, settings_of, settings_of_each, used_by
+from ponn.methods import METHODS, changed, search_of, settings_of, settings_of_each, used_by
 from ponn.settings import check_seed
 
 
@@ -107,7 +107,7 @@ def test_settings_that_count_under_others_pass():
 
 def test_every_method_may_be_given_what_it_tunes():
     for name, row in METHODS.items():
-        for setting, values in row.grid.items():
+        for setting, values in search_of(row, settings_of(name), {}).items():
             settings_of(name, **{setting: values[0]})
 
 

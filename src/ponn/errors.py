@@ -9,6 +9,12 @@ class PonnError(ValueError):
     """A mistake in the input or the call that the user can mend."""
 
 
+class LimitError(PonnError):
+    """Work that reached a limit of memory, time or size."""
+
+    status = 413  # of HTTP
+
+
 class LogError(PonnError):
     """The table was read and its columns exist, but what they hold cannot be learned from."""
 

@@ -39,7 +39,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ponn.errors import PonnError
+from ponn.errors import LimitError, PonnError
 
 try:
     import resource
@@ -67,12 +67,6 @@ MEMORY_WORDS = (
     "failed to map segment",  # of a library that is loaded
 )
 log = logging.getLogger("ponn.serve")
-
-
-class LimitError(PonnError):
-    """Work that reached a limit of memory, time or size."""
-
-    status = 413  # of HTTP
 
 
 class CrashError(PonnError):

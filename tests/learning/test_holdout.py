@@ -369,7 +369,7 @@ def test_learn_evaluate_and_compare_on_the_command_line(folder, here):
     assert "changed the odds of an action by up to 1.2" in shown
     assert "An unseen cause would have to change the odds" in shown
     how = ("--methods", "lr-l1,logging", "--interval", "bernstein", "--estimator", "ips")
-    compared = here("compare", "log.csv", *FLAGS, *how, cwd=folder)
+    compared = here("compare", "log.csv", *ROLES, "--json", *how, cwd=folder)
     assert json.loads(compared.stdout)["differences"][0]["interval"] == "bernstein", compared.stderr
     assert json.loads(compared.stdout)["best"] == "lr-l1", compared.stderr
 

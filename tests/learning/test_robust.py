@@ -494,7 +494,7 @@ def test_learning_goes_on_by_value_only_where_that_is_clearly_worth_more(monkeyp
 
     log = tiny().log
     kept = learn(log, select="fdr")
-    monkeypatch.setattr(ponn.scores.Gain, "clear", property(lambda self: True))
+    monkeypatch.setattr(ponn.learning.dr.scores.Gain, "clear", property(lambda self: True))
     went_on = learn(log, select="fdr")
     assert went_on.provenance["training"]["value_epochs"] in ponn.learning.dr.robust.VALUE_EPOCHS
     assert went_on.digest != kept.digest

@@ -79,7 +79,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def policy(small) -> ponn.Policy:
-    return ponn.learn(small[0], "ponn-b", **QUICK)
+    return ponn.learn(small[0], "ponn-b", **quick("ponn-b", **QUICK))
 
 
 # Rules ------------------------------------------------------------------------------------------------------

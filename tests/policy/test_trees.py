@@ -291,6 +291,6 @@ def test_rows_with_other_columns_are_refused():
 
 
 def test_predicting_imports_numpy_alone():
-    code = "import sys, ponn.trees; print('|'.join(sys.modules))"
+    code = "import sys, ponn.policy.trees; print('|'.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"sklearn", "torch", "scipy", "pandas"} & set(done.stdout.strip().split("|"))

@@ -16,11 +16,13 @@ from pyarrow.csv import write_csv
 
 import ponn
 from commands import run
+from logs_on_disk import names, write
+from logs_on_disk import table as logged_rows
 from ponn.cli.policy_commands import how_it_learned
 from ponn.evaluation.confounding import what_overturns
 from ponn.evaluation.estimators import ESTIMATORS
 from ponn.evaluation.intervals import Estimate, told_over_fixed
-from ponn.evaluation.valuation import CurrentPractice, FixedAction, nuisances
+from ponn.evaluation.valuation import LEARNED_FROM_THESE, CurrentPractice, FixedAction, nuisances
 from ponn.evaluation.worth import worth
 from ponn.learning.holdout import learn_with_holdout
 from ponn.learning.learners import CURVE_POINTS, curve
@@ -494,3 +496,15 @@ def test_a_report_that_cannot_be_written_says_why(tmp_path):
         write_report(
             made.policy, log_of(), tmp_path / "no" / "where.html", rows=made.kept, corrections=made.corrections
         )
+
+
+def test_a_report_on_the_very_directory_that_was_learned_from_is_not_trusted(tmp_path):
+    folder = write(tmp_path / "log", logged_rows(600), 2)
+    log = ponn.read_log(folder, **names())
+    policy = ponn.learn(log, "lr-l1")
+    nameless = replace(policy, provenance=policy.provenance | {"source": {"digest": log.digest, "rows": len(log)}})
+    with pytest.raises(ponn.LowOverlap, match="the very rows that the policy learned from"):
+        ponn.evaluate(nameless, log)
+    found = findings(nameless, log).worth
+    assert not found.policy.trusted
+    assert LEARNED_FROM_THESE in found.policy.warnings

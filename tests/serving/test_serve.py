@@ -779,7 +779,7 @@ def test_the_look_out_for_a_better_policy_survives_whatever_a_file_does(policy, 
             path.write_bytes(content)
             refused("could not be loaded: RecursionError")
         with monkeypatch.context() as patched:
-            patched.setattr("ponn.service.Service.reload", explode)
+            patched.setattr("ponn.serving.service.Service.reload", explode)
             path.write_bytes(content + b" ")
             wait_until(client, lambda: "after a look" in caplog.text)
         other.save(path)

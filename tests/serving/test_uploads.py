@@ -118,8 +118,7 @@ def test_nothing_is_left_where_the_reader_goes_away_or_is_cut_off(client, rows):
         if message["type"] == "http.response.body":
             raise OSError("the reader is gone")
 
-    with pytest.raises(OSError, match="reader is gone"):
-        client.loop.run_until_complete(ask_and(client, rows, broken))
+    client.loop.run_until_complete(ask_and(client, rows, broken))
     assert nothing_left(client)
 
     async def stalled(message):

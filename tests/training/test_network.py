@@ -209,5 +209,5 @@ def test_rows_and_weights_must_fit():
 
 
 def test_inference_does_not_import_torch():
-    code = "import sys, ponn.inference; assert 'torch' not in sys.modules"
+    code = "import sys, ponn.policy.inference; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

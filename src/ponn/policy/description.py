@@ -4,7 +4,6 @@ Fields that only tell how a policy came about may be absent, but where they are 
 because commands, report and page show them.
 """
 
-import base64
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -108,7 +107,6 @@ REWARD = Fields(
 )
 ROLES = ("propensity", "group", "time", "weight", "eligible")
 COLUMNS = Fields({"action": NAME, "reward": NAME}, {"features": Items(NAME)} | dict.fromkeys(ROLES, Maybe(NAME)))
-SKETCH = Fields(optional={"fingerprints": Text(), "whole": Truth(), "chance": SHARE})
 SOURCE = Fields(
     optional={
         "digest": Text(),
@@ -118,7 +116,6 @@ SOURCE = Fields(
         "holdout": SHARE,
         "seed": COUNT,
         "split": Text(),
-        "sketch": SKETCH,
     }
 )
 LOSSES = Named(Number())
@@ -196,21 +193,8 @@ def check_description(found: Any) -> None:
     check_reward(made.get("reward"))
     check_training(made.get("training", {}))
     source = made.get("source", {})
-    check_sketch(source.get("sketch", {}))
     if "whole" in source and not {"holdout", "seed"} <= set(source):
         raise SchemaError("policy.provenance.source names a whole log but not how it was split")
-
-
-def check_sketch(sketch: Mapping[str, Any]) -> None:
-    """Raise SchemaError unless the fingerprints of rows can be read, and there are some unless they are all."""
-    if "fingerprints" not in sketch:
-        return
-    try:
-        length = len(base64.b64decode(sketch["fingerprints"], validate=True))
-    except ValueError as error:
-        raise SchemaError(f"policy.provenance.source.sketch.fingerprints cannot be read ({error})") from error
-    if length % 8 or not {"whole", "chance"} <= set(sketch) or not (length or sketch["whole"]):
-        raise SchemaError("policy.provenance.source.sketch holds fingerprints that cannot be")
 
 
 def check_reward(reward: Any) -> None:

@@ -310,7 +310,8 @@ class Heads:
     @classmethod
     def build(cls, description: Mapping[str, Any], arrays: Arrays) -> Self:
         """The network of a policy file."""
-        found = cls(arrays, float(description["temperature"]), description["promises"])
+        T = description["temperature"]
+        found = cls(arrays, float(T) if isinstance(T, int) else T, description["promises"])
         reached = np.full(found.D, FAR)
         for W, b in [(f"W{number}", f"b{number}") for number in range(1, len(arrays) // 2)] + [("W", "c")]:
             reached = reached @ np.abs(arrays[W]).astype(float) + np.abs(arrays[b])

@@ -309,7 +309,8 @@ def column_beside(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Array:
             if reason := why_no_label(one):
                 raise RowError(j + 1, name, reason, "labels of actions, or what a rule looks at")
     try:
-        if all(isinstance(cell, int | float | None) and not isinstance(cell, bool) for cell in cells):
+        there = [cell for cell in cells if cell is not None]
+        if there and all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in there):
             return pa.array([None if cell is None else float(cell) for cell in cells], pa.float64())
         return pa.array(cells)
     except pa.ArrowException as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ponn.errors import PonnError
+from ponn.errors import LimitError
 
 try:
     import resource
@@ -44,7 +44,7 @@ class Limits:
     def check_columns(self, name: object, count: int) -> None:
         """Refuse a table with too many columns."""
         if count > self.columns:
-            raise PonnError(
+            raise LimitError(
                 f"{name} has {count:,} columns or more; at most {self.columns:,} are read. "
                 "Is the separator right? Leave out columns that are not needed."
             )
@@ -52,7 +52,7 @@ class Limits:
     def check_cells(self, name: object, rows: int, columns: int) -> None:
         """Refuse a table with too many cells."""
         if rows * columns > self.most_cells:
-            raise PonnError(
+            raise LimitError(
                 f"{name} has about {rows:,} rows of {columns:,} columns; {self.most_cells:,} cells "
                 f"{self.why(self.cells)}. Leave out columns that are not needed, or use it in parts."
             )
@@ -61,7 +61,7 @@ class Limits:
         """Refuse a table that takes too many bytes."""
         if count > self.most_bytes:
             takes = "unpacks to" if packed else "takes"
-            raise PonnError(
+            raise LimitError(
                 f"{name} {takes} {in_words(count)} or more; {in_words(self.most_bytes)} {self.why(self.bytes)}. "
                 "Use it in parts, or as a directory of Parquet files."
             )

@@ -422,7 +422,7 @@ def test_from_upload_to_recommendation_with_the_keyboard_and_after_an_interrupti
         tab_to(page, "#learn summary")
         page.keyboard.press("Enter")
         tab_to(page, "#learn textarea")
-        page.keyboard.insert_text("hidden=(4,)\nepochs=100000\npatience=100000")
+        page.keyboard.insert_text("hidden=(4,)\nepochs=100000")
         tab_to(page, "#learn button")
         page.keyboard.press("Enter")
         page.locator("progress").wait_for()

@@ -23,6 +23,8 @@ from ponn.tables.delimited import count_columns, header_of
 from ponn.tables.files import write_table
 from ponn.tables.ipc import messages
 from ponn.tables.limits import Limits, in_words, memory_there
+from ponn.tables.parquet import check_parquet, open_parquet, page_sizes, read_footer, read_struct
+from ponn.tables.remote import opened
 from ponn.tables.streams import open_stream
 from ponn.tables.table import read_table
 
@@ -236,6 +238,46 @@ def test_small_files_of_large_tables_are_refused_by_what_they_say(tmp_path, endi
     assert "GB or more; 32 MB are the most" in texts[0]
 
 
+def varint(number, length):
+    """A number in Thrift's compact protocol, in so many bytes."""
+    parts = [2 * number >> 7 * one & 127 for one in range(length)]
+    return bytes([one | 128 for one in parts[:-1]] + parts[-1:])
+
+
+def test_metadata_that_lie_about_pages_are_not_believed(tmp_path):
+    table = pa.table({"drug": [b"0" * 50_000_000]})
+    path = tmp_path / "t.parquet"
+    pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
+    size = pq.read_metadata(path).row_group(0).total_byte_size
+    data = path.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    assert varint(size, 4) in data[footer:]
+    path.write_bytes(data[:footer] + data[footer:].replace(varint(size, 4), varint(100, 4)))
+    assert pq.read_metadata(path).row_group(0).total_byte_size == 100
+    with pytest.raises(ponn.PonnError, match=r"unpacks to 47\.7 MB or more"):
+        check_parquet(path, [path], SERVED)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
+def test_sizes_of_pages_are_those_of_the_metadata(tmp_path, codec, version):
+    table = pa.table(
+        {"x": np.arange(9_000), "y": [f"text {one % 90}" for one in range(9_000)], "z": [[1], None, []] * 3_000}
+    )
+    path = tmp_path / "t.parquet"
+    options = {"compression": codec, "data_page_version": version, "data_page_size": 3_000, "row_group_size": 4_000}
+    pq.write_table(table, path, **options, write_page_checksum=True)
+    with open_parquet(path) as file, opened(path) as content:
+        groups = read_footer(content)[4]
+        assert len(groups) == 3
+        for group, columns in enumerate(one[1] for one in groups):
+            for number, column in enumerate(columns):
+                said = file.metadata.row_group(group).column(number).total_uncompressed_size
+                sizes = list(page_sizes(content, column[3]))
+                assert len(sizes) > 1
+                assert sum(sizes) <= said <= sum(sizes) + 200 * len(sizes)
+
+
 def test_texts_that_repeat_in_parquet_are_read_like_others_under_limits(tmp_path):
     texts = pa.array(["same" * 50, None, "other"] * 1_000)
     table = pa.table(
@@ -399,3 +441,30 @@ def test_thousands_of_columns_take_seconds(policy, tmp_path):
     done = write_recommendations(policy, tmp_path / "t.csv", tmp_path / "out.csv", keep=table.column_names, threads=1)
     assert done.rows == n
     assert time.process_time() - started < 10  # in quadratic time: far more
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x15", b"\x15\xff", b"\x18\x05a", b"\x1c" * 40, b"\x19\xf5\xff\xff\xff\xff\x0f", b"\x1b"]
+)
+def test_metadata_without_end_are_an_error(data):
+    with pytest.raises(ValueError, match="its metadata"):
+        read_struct(data, 0)
+
+
+def test_metadata_on_which_the_library_falls_are_read_without_it(tmp_path):
+    """One element is missing in a histogram of sizes: the library's metadata of the column end the process."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"x": ["a", None] * 4}), path, write_page_index=True)
+    data = path.read_bytes()
+    length = int.from_bytes(data[-8:-4], "little") - 1
+    place = data.index(b"\x19\x26\x08\x08", len(data) - 9 - length)  # of definition levels: two numbers, both 4
+    path.write_bytes(data[:place] + b"\x19\x16\x08" + data[place + 4 : -8] + length.to_bytes(4, "little") + data[-4:])
+    (told,) = looked_at(path, served=True)
+    assert all("histogram size mismatch" in one for one in told)
+
+
+def test_pieces_of_nested_columns_are_put_together(tmp_path):
+    cells = pa.array([{"a": 1, "b": [None]}] * 48)
+    cut = pa.array(list("ab") * 24).dictionary_encode()  # comes in a piece for each row group
+    pq.write_table(pa.table({"x": cells, "cut": cut}), tmp_path / "t.parquet", row_group_size=7)
+    assert sum(map(len, open_stream(tmp_path / "t.parquet").batches(["x", "cut"], 1_000))) == 48

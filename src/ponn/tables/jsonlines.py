@@ -197,17 +197,18 @@ def count_keys(text: np.ndarray, quotes: np.ndarray, seen: Seen, weights: np.nda
     is_key = text[np.minimum(after, len(text) - 1)] == ord(":")
     opening, closing = opening[is_key] + 1, closing[is_key]
     lengths = closing - opening
-    order = np.argsort(lengths, kind="stable")
-    starts, lengths = opening[order], lengths[order]
-    short = int(np.searchsorted(lengths, HASHED, side="right"))
-    for length in np.unique(lengths[:short]).tolist():
-        few = starts[slice(*np.searchsorted(lengths, (length, length + 1)))]
+    capped = np.minimum(lengths, HASHED + 1).astype(np.uint16)  # sorted by counting, not by comparing
+    order = np.argsort(capped, kind="stable")
+    starts, ends, capped = opening[order], closing[order], capped[order]
+    short = int(np.searchsorted(capped, HASHED, side="right"))
+    for length in np.unique(capped[:short]).tolist():
+        few = starts[slice(*np.searchsorted(capped, (length, length + 1)))]
         hashes = np.full(len(few), length, np.uint64)
         for place in range(length):
             hashes += text[few + place] * weights[place]
         seen.keys |= set(np.unique(hashes).tolist())
-    for start, length in zip(starts[short:].tolist(), lengths[short:].tolist(), strict=True):
-        seen.keys.add(text[start : start + length].tobytes())
+    for start, end in zip(starts[short:].tolist(), ends[short:].tolist(), strict=True):
+        seen.keys.add(text[start:end].tobytes())
     return len(opening)
 
 

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ponn.tables.limits import USUAL, Limits
-from ponn.tables.remote import Place, openable
+from ponn.tables.remote import Place, openable, opened
 from ponn.tables.source import Source, check_names, reading
 
+Fields = dict[int, Any]  # of a Thrift structure: numbers, structures and lists of structures by their number
 COLUMN_BYTES = 1 << 16  # read at a time of one Parquet column; without it a whole row group would be in memory
 
 
@@ -51,8 +52,11 @@ def check_parquet(name: Place, files: Iterable[Place], limits: Limits, piecewise
     """
     rows = size = columns = 0
     for file in files:
-        with reading(file, "Parquet"), open_parquet(file) as opened:
-            found = opened.metadata
+        with reading(file, "Parquet"), open_parquet(file) as parquet:
+            found = parquet.metadata
+        if limits.bytes is not None:
+            with reading(file, "Parquet"):
+                check_pages(file, limits)
         rows, columns = rows + found.num_rows, max(columns, found.num_columns)
         size += sum(found.row_group(group).total_byte_size for group in range(found.num_row_groups))
         if found.num_rows < 0 or size < 0:
@@ -103,3 +107,132 @@ def is_text(type: pa.DataType) -> bool:
     types = pa.types
     kinds = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     return any(is_one(type) for is_one in kinds)
+
+
+# Pages ---------------------------------------------------------------------------------------------------
+#
+# The metadata say how much a column unpacks to, and so does the header of each page, which is what the library believes
+# when it unpacks one. Both are Thrift structures in the compact protocol. They are read here because the library's own
+# reader of the metadata of a column ends the process on some of them. Fields that are looked at (parquet.thrift):
+# file: 4 row groups. Row group: 1 columns. Column: 3 its metadata, of which 7 bytes, 9 and 11 the places of its data
+# pages and of its dictionary. Page: 2 bytes unpacked, 3 bytes.
+
+HEADER_BYTES = 1 << 16  # read at a time to find a page's header, which has statistics
+DEEPEST = 10  # structures within each other; types of columns have six
+TRUE, FALSE, BYTE, NUMBERS, DOUBLE, BINARY, LISTS, STRUCT = 1, 2, 3, (4, 5, 6), 7, 8, (9, 10), 12
+
+
+def check_pages(path: Place, limits: Limits) -> None:
+    """All pages together unpack to no more than is allowed, by their own headers."""
+    size = 0
+    with opened(path) as content:
+        for group in read_footer(content).get(4, ()):
+            for column in group.get(1, ()):
+                for unpacked in page_sizes(content, column.get(3, {})):
+                    size += unpacked
+                    limits.check_bytes(path, size, packed=True)
+
+
+def read_footer(content: Any) -> Fields:
+    """The metadata of a Parquet file."""
+    end = content.size() - 8
+    length = int.from_bytes(content.read_at(4, max(end, 0)), "little")
+    if not 0 < length <= end:
+        raise ValueError(f"it says that it has metadata of {length} bytes")
+    return read_struct(content.read_at(length, end - length), 0)[0]
+
+
+def page_sizes(content: Any, column: Fields) -> Iterator[int]:
+    """What each page of a column in a row group unpacks to, by the metadata of that column."""
+    place, dictionary = column.get(9, 0), column.get(11, 0)
+    place = dictionary if 0 < dictionary < place else place
+    end = min(place + column.get(7, 0), content.size())
+    while 0 <= place < end:
+        header, length = read_struct(content.read_at(min(HEADER_BYTES, end - place), place), 0)
+        unpacked, packed = header.get(2, -1), header.get(3, -1)
+        if unpacked < 0 or packed < 0:
+            raise ValueError(f"a page at {place} says that it has {packed} bytes, unpacked {unpacked}")
+        yield unpacked
+        place += length + packed
+
+
+def read_struct(data: bytes, place: int, depth: int = 0) -> tuple[Fields, int]:
+    """The whole numbers, structures and lists of structures of a structure by their field, and where it ends."""
+    if depth > DEEPEST:
+        raise ValueError("its metadata are nested too deeply")
+    found: Fields = {}
+    field = 0
+    while (head := byte_at(data, place)) != 0:
+        kind, delta, place = head & 15, head >> 4, place + 1
+        if delta:
+            field += delta
+        else:
+            field, place = signed(data, place)
+        value, place = read_value(data, place, kind, depth)
+        if value is not None:
+            found[field] = value
+    return found, place + 1
+
+
+def read_value(data: bytes, place: int, kind: int, depth: int) -> tuple[Any, int]:
+    """A value, None where it is of no interest here, and where it ends."""
+    if kind in (TRUE, FALSE):  # in the field's head
+        return None, place
+    if kind == BYTE:
+        return None, place + 1
+    if kind in NUMBERS:
+        return signed(data, place)
+    if kind == DOUBLE:
+        return None, place + 8
+    if kind == BINARY:
+        length, place = varint(data, place)
+        return None, place + length
+    if kind in LISTS:
+        return read_list(data, place, depth)
+    if kind == STRUCT:
+        return read_struct(data, place, depth + 1)
+    raise ValueError(f"its metadata have a field of kind {kind}")
+
+
+def read_list(data: bytes, place: int, depth: int) -> tuple[list[Fields] | None, int]:
+    """A list of structures, None if it is one of other values, and where it ends."""
+    head, place = byte_at(data, place), place + 1
+    kind, count = head & 15, head >> 4
+    if count == 15:
+        count, place = varint(data, place)
+    found = []
+    for _ in range(count):
+        if kind in (TRUE, FALSE):
+            byte_at(data, place)
+            place += 1
+            continue
+        value, place = read_value(data, place, kind, depth + 1)
+        byte_at(data, place - 1)  # else a list could be endless
+        if kind == STRUCT:
+            found.append(value)
+    return (found if kind == STRUCT else None), place
+
+
+def byte_at(data: bytes, place: int) -> int:
+    """One byte, which must be there."""
+    if place >= len(data):
+        raise ValueError("its metadata have no end")
+    return data[place]
+
+
+def signed(data: bytes, place: int) -> tuple[int, int]:
+    """A whole number, and where it ends."""
+    number, place = varint(data, place)
+    return number >> 1 ^ -(number & 1), place
+
+
+def varint(data: bytes, place: int) -> tuple[int, int]:
+    """A number of 7 bits per byte, and where it ends."""
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = byte_at(data, place)
+        place += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, place
+    raise ValueError("its metadata have a number without end")

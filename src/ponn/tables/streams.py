@@ -51,13 +51,18 @@ class Stream:
         count = 0
         for table in self.pieces(columns):
             while count + len(table) >= rows:
-                yield joined([*waiting, table.slice(0, rows - count)])
+                yield self.joined([*waiting, table.slice(0, rows - count)])
                 table, waiting, count = table.slice(rows - count), [], 0
             if len(table):
                 waiting.append(table)
                 count += len(table)
         if waiting:
-            yield joined(waiting)
+            yield self.joined(waiting)
+
+    def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """One table of several pieces."""
+        with reading(self.name, "one table of its pieces"):
+            return joined(tables)
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
@@ -66,12 +71,16 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
         return tables[0]
     names = tables[0].column_names
     types = [common_type({table.schema.field(i).type for table in tables}) for i in range(len(names))]
-    target = pa.schema(zip(names, types, strict=True))
-    whole = pa.concat_tables([table.cast(target, safe=False) for table in tables])
+    whole = pa.concat_tables(pa.table(list(map(in_type, table.columns, types)), names) for table in tables)
     try:
         return whole.combine_chunks()
     except pa.ArrowInvalid:  # dictionaries with missing values among theirs, which only `plain` puts together
         return whole
+
+
+def in_type(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
+    """A column in a type. (Arrow's cast to the same type fails on slices of lists in structures.)"""
+    return column if column.type == type else column.cast(type, safe=False)
 
 
 def common_type(types: set[pa.DataType]) -> pa.DataType:

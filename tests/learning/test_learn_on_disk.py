@@ -472,3 +472,33 @@ def test_on_the_command_line(folder, here, tmp_path):
     scored = here("recommend", policy, folder, "--workers", "2", "--out", tmp_path / "out")
     assert "4,000 rows" in scored.stderr
     assert pa.concat_tables([pq.read_table(one) for one in sorted((tmp_path / "out").iterdir())]).num_rows == 4_000
+
+
+def test_what_needs_rows_in_memory_says_so(folder, outcome):
+    disk, policy = opened(folder), outcome.policy
+    needs = "needs the rows of a log in memory and was given a ShardedLog"
+    for ask in (
+        lambda: ponn.value_by_group(policy, disk, "word"),
+        lambda: ponn.hidden_confounding(policy, disk),
+        lambda: ponn.write_report(policy, disk, "r.html"),
+        lambda: ponn.Encoding.fit(disk),
+    ):
+        with pytest.raises(PonnError, match=needs):
+            ask()
+    with pytest.raises(PonnError, match=r"The parameter 2 belongs to estimators that need the log in memory"):
+        ponn.evaluate(policy, disk, parameter=2.0)
+    with pytest.raises(PonnError, match=r"The value of subgroups .*word.* needs the rows of the log in memory"):
+        learn_with_holdout(disk, "ponn-b", engine=Here(), by=["word"], **QUICK)
+
+
+def test_workers_of_a_log_on_disk_are_those_of_its_passes(folder, monkeypatch):
+    asked = []
+
+    def counted(workers=None):
+        asked.append(workers)
+        return Here()
+
+    monkeypatch.setattr("ponn.engine.choice.Local", counted)
+    learn(opened(folder), "ponn-b", workers=3, **QUICK)
+    learn_with_holdout(opened(folder), "ponn-b", workers=1, **QUICK)
+    assert asked == [3, 1]

@@ -25,9 +25,12 @@ def engine_of(engine: EngineName = None, workers: int | None = None, address: st
 
 
 @contextmanager
-def passes_of(engine: EngineName, say: Tell | None, *what: Any) -> Iterator[Passes]:
-    """Passes whose results are kept until they are complete; workers that were started here end here."""
-    chosen = engine_of(engine)
+def passes_of(engine: EngineName, say: Tell | None, *what: Any, workers: int | None = None) -> Iterator[Passes]:
+    """Passes whose results are kept until they are complete; workers that were started here end here.
+
+    workers: how many, where the engine is only a name or none.
+    """
+    chosen = engine_of(engine, workers)
     passes = Passes(chosen, run_folder(*what))
     if say is not None:
         passes.say = say

@@ -19,7 +19,7 @@ from ponn.evaluation.estimators import Valuation, logged_value
 from ponn.evaluation.intervals import both_sides, decimals, normal_interval, percent
 from ponn.evaluation.sensitivity import STRONGEST, Confounded, check_strength, confounded
 from ponn.evaluation.valuation import Asked, Nuisances, Scored, Valued, check_options, nuisances, scored, unseen_rows
-from ponn.log.log import Log, in_units
+from ponn.log.log import Log, check_in_memory, in_units
 from ponn.settings import Settings
 
 STEPS = 24  # of bisection: ln(Gamma) to 1e-6
@@ -93,6 +93,7 @@ def hidden_confounding(
 
     gamma: an unseen cause may change the odds of an action by up to this factor; 1: nothing is hidden.
     """
+    check_in_memory(log, "What a hidden cause would change")
     check_options(log, estimator, level, "normal")
     check_strength(gamma)
     log = unseen_rows(policy, log)

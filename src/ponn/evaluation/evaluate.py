@@ -135,12 +135,15 @@ def compare_on_disk(
     settings: Settings | None = None,
     seed: int = 0,
     interval: str = "normal",
+    parameter: float | None = None,
 ) -> Comparison:
     """The value of a policy on a log on disk beside current practice."""
     learned = getattr(policy, "policy", policy)
     if not isinstance(learned, Policy):
         raise PonnError("On a log on disk only policies that were learned are valued; read others with lazy=False.")
     check_interval(interval)
+    if parameter is not None:
+        raise PonnError(f"The parameter {parameter:g} belongs to estimators that need the log in memory (lazy=False).")
     rows = unseen_part(policy, log)
     what = ("evaluate", log.digest, rows.reader, learned.digest, estimator, level, asdict(settings or Settings()), seed)
     rivals: dict[str, Valued] = {POLICY: policy, PRACTICE: CurrentPractice(), **draws(policy, rows)}

@@ -38,7 +38,7 @@ from ponn.evaluation.valuation import (
     unseen_rows,
 )
 from ponn.log.encoding import OTHER, fit_category, fit_number, quantile_cuts, summarise_numbers, summarise_texts
-from ponn.log.log import Log
+from ponn.log.log import Log, check_in_memory
 from ponn.log.profile import CATEGORY, kind_of, numbers
 from ponn.settings import Settings
 
@@ -98,6 +98,7 @@ def value_by_group(
     together, over all subgroups of all columns, with probability `level`. What a subgroup's rows cannot tell is marked
     there (`trusted`, `warnings`).
     """
+    check_in_memory(log, "The value of subgroups")
     check_options(log, estimator, level, "normal")
     log = unseen_rows(policy, log)
     found = levels_of_columns(log, by, parts, fewest)

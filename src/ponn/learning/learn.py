@@ -39,9 +39,8 @@ def learn(
     if isinstance(log, Log):
         check_trainers(trainers)
         return algorithm.learn(log, method, tune, seed, progress=progress, **settings)
-    settings.pop("workers", None)
-    engine = log.holder or engine
-    with passes_of(engine, progress, "learn", log.digest, log.reader, method, tune, seed, settings) as passes:
+    workers, what = settings.pop("workers", None), ("learn", log.digest, log.reader, method, tune, seed, settings)
+    with passes_of(log.holder or engine, progress, *what, workers=workers) as passes:
         return learn_sharded(log, passes, method, tune, seed, trainers=trainers, **settings)
 
 
@@ -75,8 +74,14 @@ def learn_with_holdout(
         asked: dict[str, Any] = {"holdout": holdout, "level": level, "by": by, "progress": progress, "keep": keep}
         return in_memory.learn_with_holdout(log, method, tune, seed, **asked, **settings)
     check_plan(holdout, level, seed)
+    if by:
+        raise PonnError(
+            f"The value of subgroups (by={list(by)!r}, --by) needs the rows of the log in memory: read the directory "
+            "with lazy=False, without naming an engine."
+        )
+    workers = settings.pop("workers", None)
     what = ("learn", log.digest, log.reader, method, tune, seed, holdout, level, settings)
-    with passes_of(log.holder or engine, progress, *what) as passes:
+    with passes_of(log.holder or engine, progress, *what, workers=workers) as passes:
         train, kept = log.split(1 - holdout, seed)
         policy = learn_sharded(train, passes, method, tune, seed, trainers=trainers, **settings)
         if keep is not None:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ponn.errors import PonnError, listing
-from ponn.log.log import Log
+from ponn.log.log import Log, check_in_memory
 from ponn.log.profile import (
     BOOLEAN,
     CATEGORY,
@@ -517,6 +517,7 @@ class Encoding:
     @classmethod
     def fit(cls, log: Log, settings: Settings | None = None, fewest: int = 1) -> "Encoding":
         """Fit on the rows of this log; fewest: rows that whatever has a design column of its own must have."""
+        check_in_memory(log, "Encoding.fit")
         settings = settings or Settings()
         return cls(tuple(fit_feature(name, log, settings, fewest) for name in log.features), len(log))
 

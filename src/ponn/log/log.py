@@ -198,6 +198,15 @@ class Log:
         return last
 
 
+def check_in_memory(log: Any, what: str) -> None:
+    """Raise PonnError where rows are needed and the log is on disk, or is no log at all."""
+    if not isinstance(log, Log):
+        raise PonnError(
+            f"{what} needs the rows of a log in memory and was given a {type(log).__name__}. Read the log with "
+            "lazy=False and without naming an engine, or read a part of it that fits."
+        )
+
+
 def in_units(reward: Any, reward_range: Sequence[float], minimize: bool) -> Any:
     """A reward of [0, 1] in the unit of its range, turned round where small outcomes are good."""
     low, high = reward_range

@@ -34,7 +34,7 @@ from ponn.evaluation.valuation import (
 )
 from ponn.evaluation.worth import GAMMA, Worth, unsupported_rows, worth
 from ponn.log.encoding import Encoding
-from ponn.log.log import Log
+from ponn.log.log import Log, check_in_memory
 from ponn.log.profile import profile
 from ponn.policy.disclosure import disclosed_notes
 from ponn.policy.policy import Policy
@@ -133,6 +133,7 @@ def findings(
     min_cell: rows that must share whatever is told of them; default what the policy was learned with.
     """
     min_cell = min_cell_of(policy) if min_cell is None else Settings(min_cell=min_cell).min_cell
+    check_in_memory(log, "A report")
     say = progress or (lambda message: None)
     seed = seed_of(policy) if seed is None else seed
     by = (by,) if isinstance(by, str) else tuple(by)

@@ -182,8 +182,8 @@ def space(task: Task, quick: bool) -> str:
 def own_settings(method: str) -> dict[str, Any]:
     """What a method of ponn's own sets. New settings with a default must not undo old lines, so defaults are not told:
     who changes one gives the methods that it concerns a new edition."""
-    usual = asdict(ponn.Settings())
-    return {name: value for name, value in asdict(settings_of(method)).items() if value != usual[name]}
+    usual = asdict(ponn.Settings(min_cell=1))  # with which the lines are made: peers protect nobody either
+    return {name: value for name, value in asdict(settings_of(method, min_cell=1)).items() if value != usual[name]}
 
 
 # All runs ------------------------------------------------------------------------------------------------

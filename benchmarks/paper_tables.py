@@ -24,7 +24,7 @@ import numpy as np
 import ponn
 from ponn.learning.algorithm import prepare
 from ponn.log.encoding import Encoding
-from ponn.methods import METHODS, settings_of
+from ponn.methods import METHODS, settings_of, used_by
 from ponn.report.charts import line_chart
 from ponn.settings import Settings
 from ponn.steps.propensity import likeliest_penalty, propensities
@@ -123,7 +123,8 @@ def table_run(world: str, scaling: str, run: int, share: int, rows: Sequence[str
     found["methods"] = {"logging": accuracies(test, test.propensities) | {"seconds": 0.0, "space": ""}}
     for row in rows:
         method, settings = ALL_ROWS[row]
-        judgement = judged(log, test, method, run, share, penalty, **settings)
+        useful = {name: value for name, value in settings.items() if name in used_by(method)}
+        judgement = judged(log, test, method, run, share, penalty, min_cell=1, **useful)
         found["methods"][row] = judgement | {"space": space(row, share)}
     if world == "breast-cancer" and "ponn-b" in rows:
         found["selected"] = selected_features(log, found["methods"]["ponn-b"]["chosen"]["lambda1"], run)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 import ponn
 from ponn.policy.policy import JSON_NAME, WEIGHTS_NAME
+from quick import quick
 from served import cases
 
 RULES = ("operate if seen_before == 'twice' and weight >= 90", "pill if allergic == true")
@@ -53,7 +54,7 @@ def healthy(folder: Path, methods: tuple[str, ...]) -> dict[str, bytes]:
     found = {}
     for number, method in enumerate(methods):
         kind, log = some[number % len(some)]
-        settings = {} if method in ("lr-l1", "logging") else {"trees": 5} if "forest" in method else {"epochs": 3}
+        settings = quick(method, trees=5, epochs=3)
         if method == "ponn-dr":
             settings = {"epochs": 2, "folds": 2, "hidden": (4,), "trees": 5}
         ponn.learn(log, method, **settings).save(folder / "made.ponn")

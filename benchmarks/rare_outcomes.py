@@ -26,8 +26,9 @@ from threadpoolctl import threadpool_limits
 
 import ponn
 from ponn.evaluation.estimators import Valuation, logged_value, standard_error
-from ponn.evaluation.intervals import UNSEEN, both_sides, by_group, surprise_of, t_quantile
+from ponn.evaluation.intervals import UNSEEN, by_group, surprise_of, t_quantile
 from ponn.evaluation.valuation import Asked, nuisances, scored
+from ponn.evaluation.verdict import both_sides
 from ponn.log.log import Log
 from record import now, write_record
 

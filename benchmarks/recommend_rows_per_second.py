@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ponn.log.encoding import Encoding, NumberFeature
+from ponn.log.encoding import Encoding
+from ponn.log.features import NumberFeature
 from ponn.policy.inference import Architecture
 from ponn.policy.models import Network
 from ponn.policy.policy import Policy

@@ -26,7 +26,8 @@ import pyarrow.parquet as pq
 from threadpoolctl import threadpool_limits
 
 from ponn.engine.passes import Arrays, Local, map_shards
-from ponn.log.encoding import Encoding, NumberFeature, bin_count
+from ponn.log.encoding import Encoding
+from ponn.log.features import NumberFeature, bin_count
 from ponn.log.log import Columns
 from ponn.log.sharded import Reader
 from ponn.log.shards import FileShard, find_pieces, shards_of

@@ -18,27 +18,21 @@ from ponn.evaluation.intervals import (
     bernstein_interval,
     bernstein_lower,
     bootstrap,
-    both_sides,
     by_group,
     confidence_sequence,
-    effective_size,
     error_of,
     estimated,
     lopsided_of,
     lower_sequence,
     normal_interval,
-    overlap,
-    pareto_k,
-    pareto_shape,
     percentile_interval,
     resamples,
-    rows_needed,
     surprise_of,
-    told_over_fixed,
     truncations,
     unseen_error,
-    verdict,
 )
+from ponn.evaluation.verdict import both_sides, rows_needed, told_over_fixed, verdict
+from ponn.evaluation.weights import effective_size, overlap, pareto_k, pareto_shape
 from ponn.steps.bounds import truncation_bias
 
 quick = settings(max_examples=60, deadline=None)

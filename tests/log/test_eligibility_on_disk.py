@@ -18,8 +18,9 @@ from ponn.evaluation.evaluate import read_same_log
 from ponn.evaluation.shard_evaluation import compare_sharded
 from ponn.evaluation.valuation import FixedAction, evaluate, probabilities_on
 from ponn.learning.learn import learn, learn_with_holdout
+from ponn.log.draft import read_log
 from ponn.log.encoding import Encoding
-from ponn.log.log import Log, read_log
+from ponn.log.log import Log
 from ponn.log.sharded import ShardedLog, read_sharded
 from ponn.settings import Settings
 from ponn.steps.propensity import propensities

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import ponn
 from ponn import Encoding, PonnError, Settings
 from ponn.log import encoding as encode
-from ponn.log.encoding import COUNTED_CUTS, MISSING, NO_LEVEL, OTHER, bin_count, cuts_not_above
+from ponn.log.features import COUNTED_CUTS, MISSING, NO_LEVEL, OTHER, bin_count, cuts_not_above
 from ponn.log.log import Log
 
 QUANTILE = Settings(bins="quantile")

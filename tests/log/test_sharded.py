@@ -8,8 +8,8 @@ import pytest
 from logs_on_disk import ROLES, names, table, write
 from ponn.engine.passes import Here, Passes
 from ponn.errors import LogError, PonnError
+from ponn.log.draft import read_log
 from ponn.log.encoding import Encoding
-from ponn.log.log import read_log
 from ponn.log.sharded import ShardedLog, read_sharded
 from ponn.log.shards import uniform
 from ponn.settings import Settings

@@ -27,7 +27,8 @@ from attacks import (
     told,
     with_old_sketch,
 )
-from ponn.log.encoding import Encoding, fit_category, summarise_texts
+from ponn.log.encoding import Encoding
+from ponn.log.features import fit_category, summarise_texts
 from ponn.methods import settings_of
 from ponn.policy.disclosure import disclosed_range, disclosed_usual, rounded
 from ponn.report.findings import findings

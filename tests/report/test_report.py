@@ -21,8 +21,9 @@ from logs_on_disk import table as logged_rows
 from ponn.cli.policy_commands import how_it_learned
 from ponn.evaluation.confounding import what_overturns
 from ponn.evaluation.estimators import ESTIMATORS
-from ponn.evaluation.intervals import Estimate, told_over_fixed
+from ponn.evaluation.intervals import Estimate
 from ponn.evaluation.valuation import LEARNED_FROM_THESE, CurrentPractice, FixedAction, nuisances
+from ponn.evaluation.verdict import told_over_fixed
 from ponn.evaluation.worth import worth
 from ponn.learning.holdout import learn_with_holdout
 from ponn.learning.learners import CURVE_POINTS, curve

@@ -15,7 +15,7 @@ import pytest
 from test_serve import ask, good_row, started
 
 from ponn.errors import PonnError
-from ponn.log.log import read_log
+from ponn.log.draft import read_log
 from ponn.serving import journal
 from ponn.serving.advice import Mode
 from ponn.serving.decisions import convert_decisions

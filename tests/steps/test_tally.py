@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 import ponn
-from ponn.log.encoding import CategoryFeature, Encoding, NumberFeature, is_divisible
+from ponn.log.encoding import Encoding
+from ponn.log.features import CategoryFeature, NumberFeature, is_divisible
 from ponn.log.profile import without_infinite
 from ponn.steps import tally
 from ponn.steps.tally import GRAM_ROWS, GramTally, Sums, Taken, Tally, add_levels, add_values, equal_bins, numpy_sums

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ponn.log.draft import read_log
 from ponn.log.encoding import Encoding
-from ponn.log.log import read_log
 from ponn.policy.inference import Architecture
 from ponn.policy.models import LinearRewards, Model, Network
 from ponn.policy.policy import Policy

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponn.evaluation.estimators import Valuation, logged_value
-from ponn.evaluation.intervals import both_sides, decimals, normal_interval, percent
+from ponn.evaluation.intervals import decimals, normal_interval, percent
 from ponn.evaluation.sensitivity import STRONGEST, Confounded, check_strength, confounded
 from ponn.evaluation.valuation import Asked, Nuisances, Scored, Valued, check_options, nuisances, scored, unseen_rows
+from ponn.evaluation.verdict import both_sides
 from ponn.log.log import Log, check_in_memory, in_units
 from ponn.settings import Settings
 

@@ -14,9 +14,11 @@ import pyarrow.compute as pc
 from ponn.errors import install_line, listing
 from ponn.evaluation.estimators import terms, valuation
 from ponn.evaluation.intervals import Estimate, estimate_json, estimated, normal_interval
-from ponn.evaluation.intervals import overlap as weight_overlap
-from ponn.log.encoding import CategoryFeature, Encoding, Feature
-from ponn.log.log import Draft, Log, draft_log, read_log
+from ponn.evaluation.weights import overlap as weight_overlap
+from ponn.log.draft import Draft, draft_log, read_log
+from ponn.log.encoding import Encoding
+from ponn.log.features import CategoryFeature, Feature
+from ponn.log.log import Log
 from ponn.log.profile import CATEGORY, Profile, kind_of, texts
 from ponn.log.roles import HANDFUL, is_number
 from ponn.log.shards import scramble

@@ -28,17 +28,7 @@ import numpy as np
 from ponn.engine.passes import Arrays, Passes
 from ponn.errors import PonnError
 from ponn.evaluation.estimators import BY_WEIGHTS_ALONE, terms
-from ponn.evaluation.intervals import (
-    Estimate,
-    Overlap,
-    both_sides,
-    lopsided,
-    pareto_k_of,
-    room_for,
-    tail_rows,
-    unseen_from,
-    verdict,
-)
+from ponn.evaluation.intervals import Estimate, lopsided, room_for, unseen_from
 from ponn.evaluation.valuation import (
     FOLDS,
     Comparison,
@@ -51,6 +41,8 @@ from ponn.evaluation.valuation import (
     possible,
     wanted_on,
 )
+from ponn.evaluation.verdict import both_sides, verdict
+from ponn.evaluation.weights import Overlap, pareto_k_of, tail_rows
 from ponn.log.encoding import Encoding
 from ponn.log.sharded import Batch, Reader, ShardedLog
 from ponn.log.shards import FileShard

@@ -16,16 +16,7 @@ import pyarrow as pa
 
 from ponn.errors import PonnError, listing
 from ponn.evaluation.estimators import BY_WEIGHTS_ALONE, Terms, Valuation, logged_value, mean_one, valuation
-from ponn.evaluation.intervals import (
-    FEWEST_EFFECTIVE,
-    Estimate,
-    by_group,
-    estimate_json,
-    estimated,
-    normal_interval,
-    overlap,
-    surprise_of,
-)
+from ponn.evaluation.intervals import Estimate, by_group, estimate_json, estimated, normal_interval, surprise_of
 from ponn.evaluation.valuation import (
     Asked,
     Nuisances,
@@ -37,7 +28,8 @@ from ponn.evaluation.valuation import (
     scored,
     unseen_rows,
 )
-from ponn.log.encoding import OTHER, fit_category, fit_number, quantile_cuts, summarise_numbers, summarise_texts
+from ponn.evaluation.weights import FEWEST_EFFECTIVE, overlap
+from ponn.log.features import OTHER, fit_category, fit_number, quantile_cuts, summarise_numbers, summarise_texts
 from ponn.log.log import Log, check_in_memory
 from ponn.log.profile import CATEGORY, kind_of, numbers
 from ponn.settings import Settings

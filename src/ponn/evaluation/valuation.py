@@ -31,21 +31,19 @@ from ponn.evaluation.intervals import (
     Estimate,
     Interval,
     LowOverlap,
-    Overlap,
-    Verdict,
     bernstein_interval,
     bootstrap,
-    both_sides,
     confidence_sequence,
     estimated,
     normal_interval,
-    overlap,
     percentile_interval,
-    verdict,
 )
+from ponn.evaluation.verdict import Verdict, both_sides, verdict
+from ponn.evaluation.weights import Overlap, overlap
 from ponn.log.acquaintance import seals
+from ponn.log.draft import read_log
 from ponn.log.encoding import Encoding
-from ponn.log.log import Log, read_log
+from ponn.log.log import Log
 from ponn.log.roles import Observed
 from ponn.log.rules import label_text
 from ponn.policy.inference import restricted

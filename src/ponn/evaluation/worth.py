@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from ponn.evaluation.confounding import HiddenConfounding, doubted
-from ponn.evaluation.intervals import Estimate, LowOverlap, Verdict, estimate_json
+from ponn.evaluation.intervals import Estimate, LowOverlap, estimate_json
 from ponn.evaluation.sensitivity import check_strength
 from ponn.evaluation.subgroups import Subgroups, by_level, levels_of_columns
 from ponn.evaluation.valuation import (
@@ -27,6 +27,7 @@ from ponn.evaluation.valuation import (
     unseen_rows,
     value_of,
 )
+from ponn.evaluation.verdict import Verdict
 from ponn.log.log import Log
 from ponn.policy.policy import Policy
 from ponn.settings import Settings

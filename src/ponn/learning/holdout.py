@@ -9,7 +9,7 @@ import numpy as np
 
 from ponn.errors import PonnError
 from ponn.evaluation.estimators import snips, terms
-from ponn.evaluation.intervals import Estimate, Verdict, estimate_json, told_over_fixed, verdict
+from ponn.evaluation.intervals import Estimate, estimate_json
 from ponn.evaluation.subgroups import levels_of_columns
 from ponn.evaluation.valuation import (
     Asked,
@@ -28,6 +28,7 @@ from ponn.evaluation.valuation import (
     value_of,
     value_on,
 )
+from ponn.evaluation.verdict import Verdict, told_over_fixed, verdict
 from ponn.evaluation.worth import Worth, worth
 from ponn.learning.algorithm import VALID_SHARE, learn
 from ponn.learning.learners import Progress, silent

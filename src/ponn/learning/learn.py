@@ -8,9 +8,9 @@ from typing import Any
 from ponn.engine.choice import EngineName, passes_of
 from ponn.errors import PonnError
 from ponn.evaluation.evaluate import POLICY, check_interval, draws, worth_on_disk
-from ponn.evaluation.intervals import both_sides
 from ponn.evaluation.shard_evaluation import compare_sharded
 from ponn.evaluation.valuation import CurrentPractice, FixedAction, Valued
+from ponn.evaluation.verdict import both_sides
 from ponn.learning import algorithm
 from ponn.learning import holdout as in_memory
 from ponn.learning.algorithm import VALID_SHARE

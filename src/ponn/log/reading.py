@@ -13,7 +13,7 @@ from typing import Any
 
 from ponn.engine.choice import EngineName, passes_of
 from ponn.errors import PonnError
-from ponn.log import log
+from ponn.log import draft
 from ponn.log.log import Log
 from ponn.log.sharded import ShardedLog, read_sharded
 from ponn.log.shards import directory_digest, find_pieces, unpacked_bytes
@@ -26,7 +26,7 @@ SMALL_BYTES = 64 << 20  # learning takes about ten times the bytes of its rows
 def read_log(
     source: Any, *, lazy: bool | None = None, engine: EngineName = None, progress: Any = None, **columns: Any
 ) -> Log | ShardedLog:
-    """Read a table of past decisions and validate it; keywords as in `ponn.log.read_log`.
+    """Read a table of past decisions and validate it; keywords as in `ponn.log.draft.read_log`.
 
     lazy: a directory of Parquet files stays on disk and is looked at by one pass; default, where it is large or an
     engine is named. engine: who makes that pass, default local processes. A Spark DataFrame stays where it is.
@@ -43,14 +43,14 @@ def read_log(
     if lazy and not is_directory(source):
         raise PonnError(f"lazy=True is for directories of Parquet files; {str(source)[:80]!r} is read into memory.")
     if not is_directory(source) or lazy is False or (lazy is None and engine is None and not is_large(source)):
-        return as_directory(log.read_log(source, **columns), source)
+        return as_directory(draft.read_log(source, **columns), source)
     with passes_of(engine, progress, "read", str(source), plain_columns(columns)) as passes:
         return read_sharded(source, passes, **plain_columns(columns))
 
 
 def plain_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords of `read_log` with every default filled in."""
-    given = inspect.signature(log.read_log).bind("", **columns)
+    given = inspect.signature(draft.read_log).bind("", **columns)
     given.apply_defaults()
     found = {name: value for name, value in given.arguments.items() if name not in ("source", "keep")}
     if given.arguments["keep"]:

@@ -16,11 +16,7 @@ import pyarrow.compute as pc
 
 from ponn.engine.passes import Arrays, Engine, Passes, Shard
 from ponn.errors import LogError, PonnError
-from ponn.log.eligibility import Eligibility, described, eligible_actions, silence_told
-from ponn.log.encoding import Encoding, Feature, bin_count, few, fit_category, fit_number, quantile_cuts, shared_number
-from ponn.log.log import (
-    Columns,
-    Log,
+from ponn.log.draft import (
     as_names,
     check_columns,
     check_features,
@@ -29,6 +25,10 @@ from ponn.log.log import (
     ineligible_told,
     why_set_aside,
 )
+from ponn.log.eligibility import Eligibility, described, eligible_actions, silence_told
+from ponn.log.encoding import Encoding, shared_number
+from ponn.log.features import Feature, bin_count, few, fit_category, fit_number, quantile_cuts
+from ponn.log.log import Columns, Log
 from ponn.log.profile import numbers
 from ponn.log.roles import (
     Rows,

@@ -25,7 +25,7 @@ from ponn.log.eligibility import (
     logged_eligible,
     silent_cells,
 )
-from ponn.log.encoding import NumberSummary, TextSummary, summarise_numbers, summarise_texts
+from ponn.log.features import NumberSummary, TextSummary, summarise_numbers, summarise_texts
 from ponn.log.log import Columns
 from ponn.log.profile import CATEGORY, IDENTIFIER_ROWS, Profile, count_distinct, count_infinite, kind_of
 from ponn.log.roles import (

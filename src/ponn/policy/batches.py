@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from ponn.engine.passes import cores
 from ponn.errors import PonnError, listing, one_line
-from ponn.log.encoding import CategoryFeature, Encoding
+from ponn.log.encoding import Encoding
+from ponn.log.features import CategoryFeature
 from ponn.policy.inference import BLOCK_ROWS
 from ponn.policy.policy import RECOMMENDED, Decision, Policy, check_columns
 from ponn.settings import check_seed

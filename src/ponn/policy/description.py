@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ponn.log.encoding import CategoryFeature, NumberFeature
+from ponn.log.features import CategoryFeature, NumberFeature
 from ponn.log.profile import BOOLEAN, CATEGORY, DATE, NUMBER
 from ponn.log.roles import EXACT, MOST_ACTIONS
 from ponn.log.rules import LONGEST_RULE

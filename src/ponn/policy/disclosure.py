@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from ponn.errors import Note
-from ponn.log.encoding import CategoryFeature, Encoding, Feature, NumberFeature, midpoint, summarise_texts
+from ponn.log.encoding import Encoding
+from ponn.log.features import CategoryFeature, Feature, NumberFeature, midpoint, summarise_texts
 from ponn.log.log import Log
 from ponn.log.profile import BOOLEAN, DATE
 from ponn.log.roles import Observed, scaled

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from ponn.errors import PonnError, listing
-from ponn.log.encoding import FAR
+from ponn.log.features import FAR
 from ponn.log.roles import MOST_ACTIONS
 from ponn.policy.inference import (
     ACTIVATIONS,

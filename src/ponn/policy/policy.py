@@ -32,7 +32,8 @@ from ponn.log.eligibility import (
     excluded_actions,
     given_actions,
 )
-from ponn.log.encoding import CategoryFeature, Encoding, Feature, NumberFeature, check_feature
+from ponn.log.encoding import Encoding
+from ponn.log.features import CategoryFeature, Feature, NumberFeature, check_feature
 from ponn.log.log import Log, in_units
 from ponn.log.roles import Rows
 from ponn.policy.description import check_description

@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from ponn.errors import PonnError
-from ponn.log.encoding import CategoryFeature, Encoding, Feature, NumberFeature, summarise_texts
+from ponn.log.encoding import Encoding
+from ponn.log.features import CategoryFeature, Feature, NumberFeature, summarise_texts
 from ponn.log.profile import BOOLEAN, DATE, texts
 from ponn.log.roles import EXACT
 from ponn.policy.schema import is_text

@@ -16,7 +16,6 @@ from ponn.errors import PonnError
 from ponn.evaluation.confounding import HiddenConfounding, doubted_at
 from ponn.evaluation.estimators import ESTIMATORS, mean_one
 from ponn.evaluation.intervals import Estimate
-from ponn.evaluation.intervals import Overlap as Reach
 from ponn.evaluation.readiness import ActionCount, EligibleCount, FeatureLine, action_counts, count_eligible, describe
 from ponn.evaluation.subgroups import levels_of_columns
 from ponn.evaluation.valuation import (
@@ -32,6 +31,7 @@ from ponn.evaluation.valuation import (
     unseen_rows,
     value_of,
 )
+from ponn.evaluation.weights import Overlap as Reach
 from ponn.evaluation.worth import GAMMA, Worth, unsupported_rows, worth
 from ponn.log.encoding import Encoding
 from ponn.log.log import Log, check_in_memory

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ponn.errors import PonnError, install_line
-from ponn.log.encoding import CategoryFeature, Encoding, NumberFeature
+from ponn.log.encoding import Encoding
+from ponn.log.features import CategoryFeature, NumberFeature
 from ponn.log.log import Log
 from ponn.log.profile import BOOLEAN, NUMBER
 from ponn.policy.policy import Policy

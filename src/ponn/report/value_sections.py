@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from ponn.evaluation.confounding import HiddenConfounding, what_overturns
-from ponn.evaluation.intervals import Estimate, percent, told_over_fixed
+from ponn.evaluation.intervals import Estimate, percent
 from ponn.evaluation.subgroups import Subgroup
+from ponn.evaluation.verdict import told_over_fixed
 from ponn.report.charts import (
     MOST_LINES,
     NAME,

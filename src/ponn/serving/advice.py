@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ponn.errors import PonnError, listing, one_line
-from ponn.log.encoding import CategoryFeature, Feature, NumberFeature
+from ponn.log.features import CategoryFeature, Feature, NumberFeature
 from ponn.log.profile import BOOLEAN, DATE
 from ponn.policy.inference import actions_at
 from ponn.policy.policy import Decision, Policy, load

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from ponn.errors import PonnError, listing
-from ponn.log.encoding import OTHER, UNSEEN, CategoryFeature, Encoding, Feature, NumberFeature, standardised
+from ponn.log.encoding import Encoding
+from ponn.log.features import OTHER, UNSEEN, CategoryFeature, Feature, NumberFeature, standardised
 from ponn.log.profile import BOOLEAN, DATE
 
 LEFT_OUT = object()  # stands for a field that a row does not have

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from ponn.errors import PonnError, listing
-from ponn.log.log import Log, read_log
+from ponn.log.draft import read_log
+from ponn.log.log import Log
 from ponn.policy.inference import softmax
 
 LOSSES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {"l1": np.abs, "l2": np.square}

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from ponn.errors import PonnError, install_line
-from ponn.log.encoding import CategoryFeature, Encoding, Feature
+from ponn.log.encoding import Encoding
+from ponn.log.features import CategoryFeature, Feature
 from ponn.log.log import Log
 from ponn.policy.policy import SUPPORT_FLOOR
 from ponn.settings import Settings

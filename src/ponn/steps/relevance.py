@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from ponn.errors import PonnError
-from ponn.log.encoding import CategoryFeature, Encoding
+from ponn.log.encoding import Encoding
+from ponn.log.features import CategoryFeature
 from ponn.log.log import Log
 from ponn.settings import Settings
 from ponn.steps.bounds import Form, lipschitz, theorem1, theorem2

@@ -24,7 +24,8 @@ from typing import Any, TypeGuard
 import numpy as np
 import pyarrow as pa
 
-from ponn.log.encoding import NO_LEVEL, CategoryFeature, Encoding, Feature, NumberFeature
+from ponn.log.encoding import Encoding
+from ponn.log.features import NO_LEVEL, CategoryFeature, Feature, NumberFeature
 from ponn.log.log import Log
 from ponn.log.profile import without_infinite
 

@@ -71,7 +71,7 @@ paper: $(READY)  ## the paper's tables and Figure 2 beside ours; goes on where i
 	$(BIN)/python benchmarks/paper_tables.py
 
 docs: $(READY)  ## build the documentation as a site into build/site; warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 DATA ?=
 EVERYONE ?=

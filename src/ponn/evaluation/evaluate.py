@@ -53,8 +53,8 @@ def evaluate(
         Whether to return, marked, a number that cannot be trusted, instead of refusing it.
     options
         `interval`: "normal" (default), "bootstrap", "bernstein" or "sequence" (the last two with "ips" or
-        "truncated-ips"; on disk only the first). `settings`, `seed`: of what is fitted to correct the value. `parameter`, `corrections`: in memory,
-        of the estimators that have one, and what is fitted already.
+        "truncated-ips"; on disk only the first). `settings`, `seed`: of what is fitted to correct the value.
+        `parameter`, `corrections`: in memory, of the estimators that have one, and what is fitted already.
 
     Returns
     -------

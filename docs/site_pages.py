@@ -4,9 +4,10 @@ MkDocs calls the functions `on_...` (hooks). The command line's page is made fro
 from the tables that the program uses, so none of them can say anything else than the program does.
 """
 
+import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     copied = source.startswith(f"{OUTSIDE}/")
     place = ROOT / source.removeprefix(f"{OUTSIDE}/") if copied else DOCS / source
 
-    def led(match: re.Match[str]) -> str:
+    def link_in_site(match: re.Match[str]) -> str:
         target = real_path(place.parent / match[1])
         if target.is_relative_to(DOCS) and not copied:
             return match[1]
         inside = target.relative_to(DOCS).as_posix() if target.is_relative_to(DOCS) else site_place(target)
         return os.path.relpath(inside, Path(source).parent)
 
-    return LINK.sub(led, markdown)
+    return LINK.sub(link_in_site, markdown)
 
 
 # Files outside docs/ -------------------------------------------------------------------------------------
@@ -56,15 +57,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def linked_outside() -> list[Path]:
     """The files outside docs/ that its pages link to, and those that these link to."""
-    found: dict[Path, None] = {}
+    outside: dict[Path, None] = {}
     waiting = sorted(DOCS.rglob("*.md"))
     while waiting:
         page = waiting.pop()
         for target in links_of(page):
-            if not target.is_relative_to(DOCS) and target not in found:
-                found[target] = None
+            if not target.is_relative_to(DOCS) and target not in outside:
+                outside[target] = None
                 waiting += [target] if target.suffix == ".md" else []
-    return [*found]
+    return [*outside]
 
 
 def links_of(page: Path) -> Iterator[Path]:
@@ -91,7 +92,7 @@ def command_line_page() -> str:
     from ponn.cli.program import ponn
 
     context = click.Context(ponn, info_name="ponn")
-    parts = ["# The command line", told(ponn.help), "What each command takes is also told by `ponn COMMAND --help`."]
+    parts = ["# The command line", help_text(ponn.help), "`ponn COMMAND --help` says the same in a terminal."]
     for name in sorted(ponn.commands):
         parts += command_section(ponn.commands[name], click.Context(ponn.commands[name], context, name))
     return "\n\n".join(parts) + "\n"
@@ -100,23 +101,23 @@ def command_line_page() -> str:
 def command_section(command: click.Command, context: click.Context) -> list[str]:
     """One command."""
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    records = [found for one in command.get_params(context) if (found := one.get_help_record(context))]
+    records = [record for one in command.get_params(context) if (record := one.get_help_record(context))]
     rows = [f"| `{names}` | {cell(escaped(text))} |" for names, text in records]
     head = ["| argument, option | what it is |", "|---|---|"]
-    return [f"## {context.command_path}", f"```text\n{usage}\n```", told(command.help), "\n".join([*head, *rows])]
+    return [f"## {context.command_path}", f"```text\n{usage}\n```", help_text(command.help), "\n".join([*head, *rows])]
 
 
-def told(text: str | None) -> str:
-    """A command's help as Markdown: what click must not fill (examples, tables) stays as it is written."""
-    parts = []
-    for part in re.split(r"\n\s*\n", (text or "").strip()):
-        lines = part.replace("\b\n", "\b").splitlines()
-        if lines[0].lstrip().startswith("\b"):
-            lines[0] = lines[0].replace("\b", "")
-            parts.append("```text\n" + "\n".join(line.strip() for line in lines) + "\n```")
-        else:
-            parts.append(escaped(" ".join(line.strip() for line in lines)))
-    return "\n\n".join(parts)
+def help_text(text: str | None) -> str:
+    """A command's help as Markdown: what click must not fill is code where it holds commands or columns."""
+    return "\n\n".join(help_part(one) for one in re.split(r"\n\s*\n", (text or "").strip()))
+
+
+def help_part(part: str) -> str:
+    """One paragraph of a command's help."""
+    lines = [line.strip() for line in part.replace("\b", "").splitlines() if line.strip()]
+    if any(line.startswith("ponn ") for line in lines) and "\b" in part:
+        return "```text\n" + "\n".join(lines) + "\n```"
+    return escaped(" ".join(lines))
 
 
 def escaped(text: str) -> str:
@@ -134,25 +135,27 @@ def cell(text: str) -> str:
 
 def settings_page() -> str:
     """Every setting with its default and what is legal."""
-    from ponn.methods import METHODS, used_by
     from ponn.settings import Settings
 
-    lines = [
+    parts = [
         "# Settings",
-        "",
-        "Every setting is a keyword of `ponn.learn` and a `--set NAME=VALUE` of `ponn learn`. A setting that a method",
+        "Every setting is a keyword of `ponn.learn` and a `--set NAME=VALUE` of `ponn learn`. A setting that a method "
         "does not use is refused. [Methods](methods.md) may have defaults of their own.",
-        "",
-        "| setting | default | legal | in the paper | what it does | used by |",
-        "|---|---|---|---|---|---|",
     ]
     for one in fields(Settings):
-        users = [name for name in METHODS if one.name in used_by(name)]
-        by = "all" if len(users) == len(METHODS) else ", ".join(users)
-        symbol = f"`{one.metadata['symbol']}`" if one.metadata["symbol"] else ""
-        cells = (f"`{one.name}`", f"`{one.default}`", legal(one.metadata), symbol, escaped(one.metadata["help"]), by)
-        lines.append("| " + " | ".join(map(cell, cells)) + " |")
-    return "\n".join(lines) + "\n"
+        parts += [f"## {one.name}", sentence(one.metadata["help"]), facts(one.name, one.default, one.metadata)]
+    return "\n\n".join(parts) + "\n"
+
+
+def facts(name: str, default: Any, rule: Any) -> str:
+    """What is known of a setting beside what it does, as a list."""
+    from ponn.methods import METHODS, used_by
+
+    users = [method for method in METHODS if name in used_by(method)]
+    lines = [f"- Default: `{default}`", f"- Legal: {legal(rule)}"]
+    lines += [f"- In the paper: `{rule['symbol']}`"] if rule["symbol"] else []
+    lines += [f"- Used by: {'all methods' if len(users) == len(METHODS) else ', '.join(users)}"]
+    return "\n".join(lines)
 
 
 def legal(rule: Any) -> str:
@@ -160,29 +163,37 @@ def legal(rule: Any) -> str:
     if rule["choices"]:
         return ", ".join(f"`{one}`" for one in rule["choices"])
     low, high = rule["low"], rule["high"]
-    if low > float("-inf") and high < float("inf"):
+    if low > -math.inf and high < math.inf:
         return f"{low:g} to {high:g}"
-    return f"from {low:g} on" if low > float("-inf") else ""
+    return f"from {low:g} on" if low > -math.inf else "true, false"
+
+
+def sentence(text: str) -> str:
+    """A help text as a sentence of Markdown."""
+    return escaped(text[0].upper() + text[1:].rstrip(".")) + "."
 
 
 def methods_page() -> str:
     """Every method with its settings and where tuning looks."""
     from ponn.methods import DEFAULT_METHOD, METHODS
 
-    lines = [
+    parts = [
         "# Methods",
-        "",
-        f'The default is `{DEFAULT_METHOD}`. Name another one with `ponn.learn(log, "ponn-b")` or `--method ponn-b`;',
-        "`tune=True` or `--tune` tries the values in the last column. [Which one to take](../how-to/methods.md).",
-        "",
-        "| method | what it is | its own defaults | what tuning tries |",
-        "|---|---|---|---|",
+        f'The default is `{DEFAULT_METHOD}`. Name another one with `ponn.learn(log, "ponn-b")` or `--method ponn-b`. '
+        "[Which one to take](../how-to/methods.md).",
     ]
     for name, one in METHODS.items():
-        own = ", ".join(f"`{key}={value}`" for key, value in one.settings.items())
-        grid = "; ".join(
-            f"`{key}`: " + ", ".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in values)
-            for key, values in one.grid.items()
-        )
-        lines.append("| " + " | ".join(map(cell, (f"`{name}`", escaped(one.about), own, grid))) + " |")
-    return "\n".join(lines) + "\n"
+        lines = [f"- Its own defaults of [settings](settings.md): {each_as_code(one.settings)}"] if one.settings else []
+        lines += [f"- Tuning tries `{key}`: {numbers(values)}" for key, values in one.grid.items()]
+        parts += [f"## {name}", sentence(one.about), "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def each_as_code(settings: Mapping[str, Any]) -> str:
+    """Settings as they are given on the command line."""
+    return ", ".join(f"`{key}={value}`" for key, value in settings.items())
+
+
+def numbers(values: Sequence[Any]) -> str:
+    """Values that are tried."""
+    return ", ".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in values)

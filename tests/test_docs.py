@@ -84,14 +84,14 @@ class Loaded(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
         if tag in ("script", "img", "iframe", "source"):
-            self.found += [given.get("src") or ""]
+            self.addresses += [given.get("src") or ""]
         if tag == "link" and given.get("rel") not in ("canonical", "next", "prev"):
-            self.found += [given.get("href") or ""]
+            self.addresses += [given.get("href") or ""]
 
 
 def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path):
@@ -103,7 +103,7 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_p
     for page in tmp_path.rglob("*.html"):
         loaded = Loaded()
         loaded.feed(page.read_text())
-        assert not [one for one in loaded.found if one.startswith(("http:", "https:", "//"))], page
+        assert not [one for one in loaded.addresses if one.startswith(("http:", "https:", "//"))], page
     text = (tmp_path / "reference/api.html").read_text()
     members = [name for name in ponn.__all__ if name not in ("METHODS", "simulate", "datasets")]
     assert [name for name in members if f'.{name}"' not in text] == []  # an anchor for every public name
@@ -130,9 +130,9 @@ WITH_EXAMPLES = {
 def test_the_examples_of_public_functions_run(module, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     function = getattr(importlib.import_module(module), name)
-    (found,) = doctest.DocTestFinder(recurse=False).find(function, name, globs={})
-    assert found.examples
+    (examples,) = doctest.DocTestFinder(recurse=False).find(function, name, globs={})
+    assert examples.examples
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    told: list[str] = []
-    doctest.DocTestRunner(optionflags=flags).run(found, out=told.append)
-    assert not told, "".join(told)
+    failures: list[str] = []
+    doctest.DocTestRunner(optionflags=flags).run(examples, out=failures.append)
+    assert not failures, "".join(failures)

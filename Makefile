@@ -5,7 +5,7 @@ READY := .venv/.ready
 CLUSTERS := .venv/.clusters
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast lowest lint check format paper peers bench pictures browser java clean
+.PHONY: help demo test fast lowest lint check format docs paper peers bench pictures browser java clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -70,6 +70,9 @@ format: $(READY)  ## format the code and apply safe fixes
 paper: $(READY)  ## the paper's tables and Figure 2 beside ours; goes on where it was stopped
 	$(BIN)/python benchmarks/paper_tables.py
 
+docs: $(READY)  ## build the documentation as a site into build/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 DATA ?=
 EVERYONE ?=
 peers: $(READY)  ## every peer beside ours on the same logs, in environments of their own; goes on where it was stopped
@@ -93,7 +96,7 @@ bench: $(READY)  ## run the benchmarks; raw results go to benchmarks/results
 	$(BIN)/python benchmarks/serving_load.py
 	$(BIN)/python benchmarks/passes_against_reading.py --engines local
 
-pictures: $(READY) browser  ## make the pictures of the guide again, by the tools themselves
+pictures: $(READY) browser  ## make the pictures of the docs again, by the tools themselves
 	$(BIN)/python docs/pictures.py
 
 clean:  ## remove what the other targets made

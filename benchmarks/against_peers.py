@@ -9,8 +9,8 @@ own methods read the table instead of its design columns and estimate propensiti
 Every finished (world, seed, method) is a line in results/peer_runs, so a stopped comparison goes on where it was; a
 line made by another search space is not used. What fails is a line that says so. A method far behind on the first seeds
 of a world is run on others with --everyone only. Peers run in environments of their own
-(.venv-peers, made by `make peers`); one that is missing is told loudly. The page docs/leaderboard.md is made from the
-lines that are there.
+(.venv-peers, made by `make peers`); one that is missing is told loudly. The pages docs/leaderboard.md and
+docs/leaderboard-worlds.md are made from the lines that are there.
 """
 
 import argparse
@@ -31,7 +31,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import ponn
-from leaderboard import PICTURE, given_up, page, summary
+from leaderboard import PICTURE, TABLES, given_up, page, summary, tables_page
 from leaderboard_picture import at_a_glance
 from peer_runners import HOMES, Runners
 from peer_space import BEST_FIXED, METHODS, OURS, STANDING, Trial
@@ -364,13 +364,14 @@ def main() -> None:
 
 
 def write_tables(plan: Plan, started: str) -> None:
-    """The summary, the page and its picture; those of a quick look or of another folder's runs stay in that folder."""
+    """The record, the pages and the picture; those of a quick look or another folder's runs stay in that folder."""
     lines = kept(plan.folder, (*SIMULATED, *REAL), plan.quick)
     found = summary([*lines.values()], absent_homes([*METHODS]))
     write_record("against_peers", found, seed=0, started=started, folder=plan.folder)
     path = PAGE if plan.folder == RESULTS and not plan.quick else plan.folder / PAGE.name
     sizes, logs = measured("learning_time_by_rows", "sizes"), measured("learning_time_on_uci_logs", "logs")
     path.write_text(page(found, sizes, logs))
+    (path.parent / TABLES).write_text(tables_page(found))
     drawn = path.parent / PICTURE
     drawn.parent.mkdir(exist_ok=True)
     drawn.write_text(at_a_glance(found["worlds"]))

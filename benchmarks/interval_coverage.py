@@ -5,8 +5,8 @@ repetition fresh rows of the world are drawn, the same policy (learned once, on 
 estimator, and the true value, integrated over 2,000,000 rows, lies in the interval or not.
 
 Logs are numbered. The rule that refuses values was changed after a first study, on numbers 0 to 999, had shown that it
-refused too much; it was chosen on other worlds and on numbers from 5,000,000 on (docs/design.md). What is counted here
-are fresh logs, from OFFSET on. One log of 10,000 rows takes 0.4 s of one core, four fifths of it for fitting.
+refused too much; it was chosen on other worlds and on numbers from 5,000,000 on (docs/decisions/015). What is counted
+here are fresh logs, from OFFSET on. One log of 10,000 rows takes 0.4 s of one core, four fifths of it for fitting.
 
     python benchmarks/interval_coverage.py               goes on where it was stopped
     python benchmarks/interval_coverage.py --quick       50 repetitions of other logs, nothing is written

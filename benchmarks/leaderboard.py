@@ -24,6 +24,7 @@ MOST_SECONDS = 60  # of PONN-DR on a UCI log, on two cores
 LOOKED_AT = (0, 1, 3)  # seeds of UCI worlds and of breast-cancer that PONN-DR was designed with, test rows included
 MEASURES = ("value", "accuracy")
 PICTURE = "images/leaderboard.svg"  # beside the page
+TABLES = "leaderboard-worlds.md"
 # A method is not run on further seeds of a world once it is more than so many points of value behind PONN-DR on each of
 # the first so many: others would hardly turn that round, and there are more runs than days. Of two methods that are
 # worth the same and whose paired differences have a standard deviation of USUAL_SPREAD points, each rule would give up
@@ -207,12 +208,14 @@ FAR_BEHIND = ", ".join(
     f"{most:g} point{'s' * (most != 1)} on " + ("the first seed" if seeds == 1 else f"each of the first {seeds} seeds")
     for seeds, most in GIVEN_UP
 )
-INTRODUCTION = f"""# Leaderboard
+INTRODUCTION = """# Leaderboard
 
 PONN-DR beside ponn's other methods and the tools people use today, on the same logs. Made by `make peers` from the raw
 lines in `benchmarks/results/peer_runs`; nothing on this page is written by hand.
+"""
+RULES = f"""## How it is done
 
-How it is done: a seed is a log, a split into training, validation and test rows, and the seed of every method. All get
+A seed is a log, a split into training, validation and test rows, and the seed of every method. All get
 the same rows; peers get the same design columns and propensities of Step A (EconML refuses to be given any), ponn's
 own methods read the table, estimate propensities themselves and, but for PONN-DR, keep 30 % of what they are given to
 stop training. Their networks have rectified units here, POEM does not clip: both are better than the paper's. Each
@@ -220,7 +223,7 @@ peer and each method tries six settings (`benchmarks/peer_space.py`), unless {TR
 are over before (half a minute in older runs; said where it was so): learned from training rows, valued on validation
 rows by the same doubly robust scores. The best learns again from both parts and is judged on the test rows by the
 truth; PONN-DR chooses its settings by itself, from the same rows. obp's networks are trained for 40 epochs, not for
-its default of 200 (`docs/design.md` has a comparison).
+its default of 200 (`docs/decisions/036-peers.md` has a comparison).
 
 A method that is behind by more than one of these, on the seeds it was run on first, is not run on further seeds of that
 world ("given up"):
@@ -388,7 +391,7 @@ def world_lines(name: str, world: Mapping[str, Any]) -> list[str]:
     methods = world["methods"]
     order = sorted(methods, key=lambda one: -methods[one]["value"]["mean"] if methods[one]["value"] else np.inf)
     head = ("method", "seeds", "value", "accuracy", "PONN-DR gains in value", "in accuracy", "so PONN-DR is")
-    lines = [f"### {name}", "", about(name, world), ""]
+    lines = [f"## {name}", "", about(name, world), ""]
     rows = [cells for one in order for cells in (method_cells(one, methods[one]), *drawn_cells(one, methods[one]))]
     return [*lines, *table((*head, "seconds", "memory"), rows)]
 
@@ -463,8 +466,7 @@ def method_cells(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
 def page(
     found: Mapping[str, Any], sizes: Sequence[Mapping[str, Any]] = (), logs: Sequence[Mapping[str, Any]] = ()
 ) -> str:
-    """The whole page; sizes: what learning_time_by_rows.py measured, logs: what learning_time_on_uci_logs.py did."""
-    worlds = found["worlds"]
+    """The summary; sizes: what learning_time_by_rows.py measured, logs: what learning_time_on_uci_logs.py did."""
     lines = [INTRODUCTION, *absent_lines(found["absent"]), "## What holds", "", *bar_lines(found, logs)]
     looked_at = ", ".join(map(str, LOOKED_AT))
     lines += [f"PONN-DR was first designed while looking at seeds {looked_at} of some worlds.", ""]
@@ -474,8 +476,16 @@ def page(
         f"![By how many points PONN-DR is ahead, method by method and world by world]({PICTURE})",
         "",
     ]
+    lines += [f"The numbers behind it: [every world and method]({TABLES}).", "", *growth_lines(sizes), RULES]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def tables_page(found: Mapping[str, Any]) -> str:
+    """The tables behind the summary: the mean values, and every world with every method."""
+    worlds = found["worlds"]
+    lines = ["# Leaderboard: every world", "", "The tables behind the [leaderboard](leaderboard.md).", ""]
     lines += ["## Mean value in every world", "", f"In brackets the seeds where there are fewer than {FEWEST}.", ""]
-    lines += [*overview(worlds), *growth_lines(sizes), "## World by world", ""]
+    lines += overview(worlds)
     for name, world in worlds.items():
         lines += world_lines(name, world)
     return "\n".join(lines).rstrip() + "\n"

@@ -1,4 +1,4 @@
-"""The pictures of the guide, made by the tools themselves: `make pictures`. Needs Chromium."""
+"""The pictures of the docs, made by the tools themselves: `make pictures`. Needs Chromium."""
 
 import re
 import subprocess

@@ -46,6 +46,11 @@ def given_rows() -> dict:
     }
 
 
+def both_pages(found: dict, **measured: list) -> str:
+    """The summary, and the tables behind it."""
+    return leaderboard.page(found, **measured) + leaderboard.tables_page(found)
+
+
 def always(rows, trial, seed):
     """A method that takes the action of its trial; -1 fails, None gives no numbers."""
     seen.append(len(rows.A))
@@ -321,7 +326,7 @@ def test_being_below_all_is_worst_and_below_practice_is_told():
     ],
 )
 def test_accuracy_on_the_papers_tables_is_held_against_its_bar(value, seeds, told):
-    page = leaderboard.page(leaderboard.summary(world_lines("pendigits paper", value, 0.5, seeds), {}))
+    page = both_pages(leaderboard.summary(world_lines("pendigits paper", value, 0.5, seeds), {}))
     assert told in page
     assert page.count("Accuracy of PONN-DR on") == 1
     assert "Drawn from" not in page
@@ -341,7 +346,7 @@ def test_what_the_stochastic_policy_gets_is_told_beside_the_greedy_one():
         one | ({"details": {"stochastic": {"value": 0.85, "accuracy": 0.9}}} if one["method"] == "ponn-dr" else {})
         for one in world_lines("pendigits paper", 0.99, 0.5, 3)
     ]
-    page = leaderboard.page(leaderboard.summary(lines, {}))
+    page = both_pages(leaderboard.summary(lines, {}))
     assert "Drawn from its stochastic policy: 90.00 ± 0.00." in page
     assert "| ponn-dr, actions drawn | 3 | 85.00 ± 0.00 | 90.00 ± 0.00 |  |" in page
 
@@ -357,7 +362,7 @@ def test_whether_a_trial_has_something_to_gain_is_judged_by_the_error_of_the_pai
     """A gain of one point that is the same in every split, each split with an own error of 0.4 or 0.6 points."""
     ours = [line("ponn-dr", seed, 0.19, "hillstrom") | {"error": 0.1, "error_of_gain": error} for seed in range(3)]
     fixed = [line("best fixed action", seed, 0.18, "hillstrom") for seed in range(3)]
-    assert f"Verdict: {verdict}" in leaderboard.page(leaderboard.summary([*ours, *fixed], {}))
+    assert f"Verdict: {verdict}" in both_pages(leaderboard.summary([*ours, *fixed], {}))
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(47.2, "pendigits paper 47; wanted 60: holds"), (60.4, "**missed**")])
@@ -370,7 +375,7 @@ def test_seconds_by_the_clock_are_held_against_their_bar(seconds, told):
 
 def test_the_overview_says_which_means_rest_on_few_seeds():
     lines = [*world_lines(WORLD, 0.8, 0.79), line("ponn", 0, 0.7), line("ponn", 1, 0.7)]
-    page = leaderboard.page(leaderboard.summary(lines, {}))
+    page = both_pages(leaderboard.summary(lines, {}))
     assert "\n| ponn | 70.00 (2) |" in page
     assert " (10) |" not in page
 
@@ -378,7 +383,7 @@ def test_the_overview_says_which_means_rest_on_few_seeds():
 def test_one_seed_decides_nothing():
     found = leaderboard.summary(world_lines(WORLD, 0.2, 0.7, seeds=1), {})
     assert found["bars"]["best or tied in value"] == {"worlds": 0, "of": 0}
-    assert "undecided" in leaderboard.page(found)
+    assert "undecided" in both_pages(found)
 
 
 def test_nothing_run_holds_nothing():
@@ -390,7 +395,7 @@ def test_nothing_run_holds_nothing():
 def test_page_shows_failures_gaps_and_absent_peers():
     lines = [*world_lines(WORLD, 0.8, 0.7, 2), line("ponn-b", 0, None), line("ponn-b", 1, 0.5)]
     lines += world_lines(peer_worlds.SIMULATED[0], 0.8, 0.7, 2)
-    page = leaderboard.page(leaderboard.summary(lines, {"obp": "no network"}))
+    page = both_pages(leaderboard.summary(lines, {"obp": "no network"}))
     assert "failed in 1 of 2, 2 of 3 trials failed" in page
     assert "not run" in page
     assert "**NOT COMPARED**: obp" in page
@@ -441,6 +446,8 @@ def test_the_page_shows_a_picture_that_is_beside_it(plan):
     page = (plan.folder / "leaderboard.md").read_text()
     assert f"]({leaderboard.PICTURE})" in page
     assert (plan.folder / leaderboard.PICTURE).read_text().startswith("<svg")
+    assert f"]({leaderboard.TABLES})" in page
+    assert "](leaderboard.md)" in (plan.folder / leaderboard.TABLES).read_text()
 
 
 def test_gains_have_the_p_value_of_students_paired_test():
@@ -451,7 +458,7 @@ def test_gains_have_the_p_value_of_students_paired_test():
     found = leaderboard.summary(lines, {})
     gain = found["worlds"][WORLD]["methods"]["poem"]["gain in value"]
     assert gain["p"] == pytest.approx(ttest_rel(ours, theirs).pvalue)
-    assert f"(p = {gain['p']:.3f})" in leaderboard.page(found)
+    assert f"(p = {gain['p']:.3f})" in both_pages(found)
     assert leaderboard.tested({"p": 0.0002}) == " (p < 0.001)"
     assert (leaderboard.paired_p([1.0]), leaderboard.paired_p([0.0, 0.0]), leaderboard.paired_p([1.0, 1.0])) == (
         None,

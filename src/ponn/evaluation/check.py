@@ -16,8 +16,36 @@ from ponn.tables.remote import place_of
 
 
 def check(source: Any, *, engine: EngineName = None, progress: Any = None, **columns: Any) -> Check:
-    """Look at a table as `read_log` would read it, without refusing it; of a large directory, counts are of all rows
-    and what needs rows in memory is looked at in a sample."""
+    """Look at a table as `read_log` would read it, without refusing it.
+
+    Of a large directory, counts are of all rows, and what needs rows in memory is looked at in a sample.
+
+    Parameters
+    ----------
+    source, columns
+        As in `read_log`.
+    engine
+        Who looks at a directory that stays on disk; see `read_log`.
+    progress
+        A function that is called with what is being done.
+
+    Returns
+    -------
+    Check
+        Actions with their counts, features, what deserves a look, and whether a policy can be learned: `ready`, `why`.
+
+    Examples
+    --------
+    >>> import ponn
+    >>> table = {"age": [34, 61, 45, 70, 52, 29] * 20, "drug": ["a", "b"] * 60, "better": [1, 0, 1, 0, 1, 1] * 20}
+    >>> found = ponn.check(table, action="drug", reward="better")
+    >>> found.ready
+    True
+    >>> found.why
+    '120 rows, 2 actions, 1 features, a reward that varies.'
+    >>> ponn.check(table | {"better": [1] * 120}, action="drug", reward="better").ready
+    False
+    """
     if engine is None and not is_large(source) and not is_frame(source):
         return readiness.check(source, **columns)
     try:

@@ -90,9 +90,31 @@ def hidden_confounding(
     corrections: Nuisances | None = None,
     seed: int = 0,
 ) -> HiddenConfounding:
-    """Bounds on a policy's value and gain if the log hides a cause of its decisions (marginal sensitivity model).
+    """Bound a policy's value and gain if the log hides a cause of its decisions (marginal sensitivity model).
 
-    gamma: an unseen cause may change the odds of an action by up to this factor; 1: nothing is hidden.
+    Parameters
+    ----------
+    policy, log, estimator, level
+        As in `evaluate`.
+    gamma
+        An unseen cause may change the odds of an action by up to this factor; 1: nothing is hidden.
+    settings, corrections, seed
+        Of what is fitted to correct the value, or what is fitted already.
+
+    Returns
+    -------
+    HiddenConfounding
+        Bounds of `value` and `difference`, and `breaking_gamma`, from which on "better" no longer follows.
+
+    Examples
+    --------
+    >>> import ponn
+    >>> train, test = ponn.simulate.world("actg175").log.split(0.7, seed=0)
+    >>> doubt = ponn.hidden_confounding(ponn.learn(train, "lr-l1"), test, gamma=1.5)
+    >>> doubt.value.low < doubt.value.least < doubt.value.largest < doubt.value.high
+    True
+    >>> doubt.breaking_gamma  # "better" does not follow even if nothing is hidden
+    1.0
     """
     check_in_memory(log, "What a hidden cause would change")
     check_options(log, estimator, level, "normal")

@@ -33,9 +33,49 @@ def evaluate(
     allow_low_overlap: bool = False,
     **options: Any,
 ) -> Estimate:
-    """The value of a policy on a log it never saw; see `ponn.evaluation.evaluate`, whose options these are.
+    """Return the value of a policy on a log it never saw, in the log's unit, with an interval.
 
-    A log on disk knows the estimators dr, sndr, ips, snips and dm and the normal interval, for learned policies.
+    Parameters
+    ----------
+    policy
+        A learned policy, valued as it recommends; `Sampled(policy)`, valued as it draws; `SupportedOnly(policy)`;
+        `FixedAction("AC")`; `CurrentPractice()`; probabilities [n, k], or a function from rows to them.
+    log
+        The log. On the log that `learn` had split, only the rows kept aside are used.
+    estimator
+        "dr" (doubly robust, default), "sndr", "ips", "snips", "truncated-ips", "switch-dr", "dros" or "dm". On disk the
+        first two, "ips", "snips" and "dm", for learned policies.
+    level
+        Of the interval.
+    engine, progress
+        As in `learn`.
+    allow_low_overlap
+        Whether to return, marked, a number that cannot be trusted, instead of refusing it.
+    options
+        `interval`: "normal" (default), "bootstrap", "bernstein" or "sequence" (the last two with "ips" or
+        "truncated-ips"; on disk only the first). `settings`, `seed`: of what is fitted to correct the value.
+        `parameter`, `corrections`: in memory, of the estimators that have one, and what is fitted already.
+
+    Returns
+    -------
+    Estimate
+        `value`, `low`, `high`, `ess` (effective rows), `trusted`, `warnings`.
+
+    Raises
+    ------
+    LowOverlap
+        Where the log holds too little of what the policy would do; the number is in the exception.
+
+    Examples
+    --------
+    >>> import ponn
+    >>> train, test = ponn.simulate.world("actg175").log.split(0.7, seed=0)
+    >>> policy = ponn.learn(train, "lr-l1")
+    >>> found = ponn.evaluate(policy, test)
+    >>> found.low < found.value < found.high, found.trusted
+    (True, True)
+    >>> ponn.evaluate(ponn.CurrentPractice(), test).estimator
+    'mean'
     """
     if isinstance(log, Log):
         return valuation.evaluate(policy, log, estimator, level, allow_low_overlap=allow_low_overlap, **options)

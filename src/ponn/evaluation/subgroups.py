@@ -83,12 +83,41 @@ def value_by_group(
     corrections: Nuisances | None = None,
     seed: int = 0,
 ) -> Subgroups:
-    """The value of a policy, of current practice and their difference per level of one or several columns.
+    """Return the value of a policy, of current practice and their difference per level of one or several columns.
 
-    Numbers are cut into `parts` at their quantiles; neighbours, or categories, with fewer than `fewest` rows are
-    joined; what still has fewer than ten (missing cells, a lone rare level) is left out. The intervals hold all
-    together, over all subgroups of all columns, with probability `level`. What a subgroup's rows cannot tell is marked
-    there (`trusted`, `warnings`).
+    The intervals hold all together, over all subgroups of all columns, with probability `level`. What a subgroup's rows
+    cannot tell is marked there (`trusted`, `warnings`).
+
+    Parameters
+    ----------
+    policy, log, estimator
+        As in `evaluate`.
+    by
+        A column, or several. It may be one that the policy does not look at.
+    level
+        Probability with which all intervals hold together.
+    parts
+        Numbers are cut into so many parts at their quantiles.
+    fewest
+        Neighbours, or categories, with fewer rows are joined; what still has fewer than ten (missing cells, a lone rare
+        level) is left out.
+    settings, corrections, seed
+        Of what is fitted to correct the values, or what is fitted already.
+
+    Returns
+    -------
+    Subgroups
+        `groups`, each with `column`, `level`, `rows`, `policy`, `logging` and `difference`.
+
+    Examples
+    --------
+    >>> import ponn
+    >>> train, test = ponn.simulate.world("actg175").log.split(0.7, seed=0)
+    >>> found = ponn.value_by_group(ponn.learn(train, "lr-l1"), test, by="age")
+    >>> [one.level for one in found.groups]
+    ['under 30', '30 to 35', '35 to 41', '41 or more']
+    >>> sum(one.rows for one in found.groups) == len(test)
+    True
     """
     check_in_memory(log, "The value of subgroups")
     check_options(log, estimator, level, "normal")

@@ -35,7 +35,46 @@ def learn(
     progress: Any = None,
     **settings: Any,
 ) -> Policy:
-    """Learn a policy from a log by a named method; see `ponn.learning.learn`, and for logs on disk `learn_sharded`."""
+    """Learn a policy from a log by a named method.
+
+    In memory, 30 % of the rows (by time or group where the log has such a column) are kept to stop training and to
+    tune; `ponn-dr` learns from all rows given, each in turn held out.
+
+    Parameters
+    ----------
+    log
+        The log, in memory or on disk.
+    method
+        A name in `ponn.METHODS`; default "ponn-dr".
+    tune
+        Whether to try the method's grid and take what is best on the rows kept for validation. Settings given are not
+        tuned.
+    seed
+        Decides every draw; the same seed gives the same policy.
+    engine
+        Who works on a log on disk: "local", "ray", "spark", or an engine made beforehand.
+    trainers
+        Processes that train one network, on a log on disk; default this one.
+    progress
+        A function that is called with what is being done.
+    settings
+        Fields of `ponn.Settings`, e.g. `select="fdr"`, `hidden=(50,)`. One that the method does not use is refused.
+
+    Returns
+    -------
+    Policy
+        What recommends, explains, is stored and served.
+
+    Examples
+    --------
+    >>> import ponn
+    >>> log = ponn.simulate.world("actg175").log
+    >>> policy = ponn.learn(log, "lr-l1")
+    >>> policy
+    Policy(lr-l1, 4 actions, 16 features)
+    >>> len(policy.predict(log)) == len(log)
+    True
+    """
     if isinstance(log, Log):
         check_trainers(trainers)
         return algorithm.learn(log, method, tune, seed, progress=progress, **settings)

@@ -26,10 +26,50 @@ SMALL_BYTES = 64 << 20  # learning takes about ten times the bytes of its rows
 def read_log(
     source: Any, *, lazy: bool | None = None, engine: EngineName = None, progress: Any = None, **columns: Any
 ) -> Log | ShardedLog:
-    """Read a table of past decisions and validate it; keywords as in `ponn.log.draft.read_log`.
+    """Read a table of past decisions and validate it.
 
-    lazy: a directory of Parquet files stays on disk and is looked at by one pass; default, where it is large or an
-    engine is named. engine: who makes that pass, default local processes. A Spark DataFrame stays where it is.
+    Parameters
+    ----------
+    source
+        A path (.csv, .tsv, .parquet, .feather, .arrow, .jsonl; text also gzipped), a directory of Parquet files, a URI
+        of such a directory, a pandas, polars or pyarrow table, a duckdb relation, a dict of columns, or a Spark
+        DataFrame.
+    lazy
+        Whether a directory of Parquet files stays on disk, looked at by one pass. By default it does where it is large
+        or an engine is named.
+    engine
+        Who makes that pass: "local" (default), "ray", "spark", or an engine made beforehand.
+    progress
+        A function that is called with what is being done.
+    columns
+        Keywords that say what the columns are. `action` and `reward` must be given. `propensity`: the probability of
+        the logged action, may be empty in some rows. `features`: default every column without another role. `ignore`:
+        columns that are no features. `group`: rows of one group stay together in every split. `time`: split by time.
+        `weight`: row weights. `minimize=True`: a small outcome is good. `reward_range`: default the observed range.
+        `drop_missing=True`: leave out, and count, rows without action or reward. `eligible`: a column that names the
+        actions available in each row. `rules`: where an action is not available, e.g. "CAF if age >= 70".
+        `drop_ineligible=True`: leave out, and count, rows whose logged action was not eligible. `keep`: columns to
+        make subgroups by that are no features.
+
+    Returns
+    -------
+    Log | ShardedLog
+        The log, in memory or on disk.
+
+    Raises
+    ------
+    LogError
+        Where the table cannot be learned from, with what was seen and what to do.
+
+    Examples
+    --------
+    >>> import ponn
+    >>> table = {"age": [34, 61, 45, 70], "drug": ["a", "b", "b", "a"], "better": [1, 0, 1, 0]}
+    >>> log = ponn.read_log(table, action="drug", reward="better")
+    >>> log
+    Log(4 rows, 2 actions, 1 features)
+    >>> log.actions
+    ('a', 'b')
     """
     if is_frame(source):
         with passes_of(engine, progress, "read", str(source), plain_columns(columns)) as passes:

@@ -550,7 +550,28 @@ def as_json(policy: Policy) -> dict[str, Any]:
 
 
 def load(path: str | os.PathLike[str]) -> Policy:
-    """Read a policy file; whatever is wrong with it is told, nothing in it is executed."""
+    """Read a policy file. Whatever is wrong with it is an error that says so; nothing in it is executed.
+
+    Parameters
+    ----------
+    path
+        Of a file that `Policy.save` or `ponn learn` wrote.
+
+    Returns
+    -------
+    Policy
+        The policy. It needs neither torch nor scikit-learn.
+
+    Examples
+    --------
+    >>> import ponn
+    >>> log = ponn.simulate.world("actg175").log
+    >>> policy = ponn.learn(log, "lr-l1")
+    >>> policy.save("trial.ponn")
+    >>> same = ponn.load("trial.ponn")
+    >>> bool((same.predict(log) == policy.predict(log)).all())
+    True
+    """
     path = Path(path)
     if not path.is_file():
         raise PonnError(f"There is no policy file {path}.")

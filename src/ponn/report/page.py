@@ -58,7 +58,38 @@ def write_report(
     min_cell: int | None = None,
     progress: Callable[[str], Any] | None = None,
 ) -> Findings:
-    """Write the report on a policy as one HTML file; the arguments are those of `findings`, which it returns."""
+    """Write the report on a policy as one HTML file, and return what it says.
+
+    Parameters
+    ----------
+    policy, log
+        The policy is valued on the rows of the log that it did not learn from.
+    path
+        Where the file goes.
+    rows, corrections
+        The rows to value it on and what they are corrected with, where they are at hand already.
+    level
+        Of intervals.
+    by
+        Columns whose subgroups are valued by themselves, see `value_by_group`.
+    min_cell
+        Fewest people who must share what the report says of them; default what the policy was learned with.
+    progress
+        A function that is called with what is being done.
+
+    Returns
+    -------
+    Findings
+        The numbers of the report.
+
+    Examples
+    --------
+    >>> import ponn
+    >>> train, test = ponn.simulate.world("actg175").log.split(0.7, seed=0)
+    >>> found = ponn.write_report(ponn.learn(train, "lr-l1"), test, "report.html")
+    >>> found.worth.verdict.kind
+    'not enough evidence'
+    """
     asked: dict[str, Any] = {"rows": rows, "corrections": corrections, "level": level, "by": by, "min_cell": min_cell}
     found = findings(policy, log, **asked, progress=progress)
     try:

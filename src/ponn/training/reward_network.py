@@ -215,7 +215,7 @@ def train_heads(network: HeadNetwork, X: Tensor, loss: Loss, weight: Tensor, pla
     """Adam in mini-batches with a step that falls to 0 along a cosine.
 
     Weights that were cooled down seem to rank better than the best of many hot epochs, even where they are too sure of
-    themselves, which calibration mends (design.md has the one comparison that was made).
+    themselves, which calibration mends (docs/decisions/030 has the one comparison).
     """
     optimizer = Adam(network.weight, network.slope, learning_rate)
     n, epochs = len(X), plan.epochs_for(len(X))

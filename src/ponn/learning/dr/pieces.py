@@ -16,7 +16,7 @@ from typing import Self
 
 import numpy as np
 
-PIECES = 8  # of a column; docs/design.md compares 4 to 32
+PIECES = 8  # of a column; docs/decisions/035 compares 4 to 32
 # So many at most for all columns, and so many numbers for all rows: beyond, there are fewer for each column, or none.
 # For time and memory, not compared.
 MOST_PIECES, MOST_NUMBERS = 1_000, 50_000_000

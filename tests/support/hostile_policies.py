@@ -7,6 +7,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,7 +166,7 @@ def other_value(content: bytes, _: bytes, rng: random.Random) -> bytes:
     found = json.loads(description)
     for _number in range(rng.choice((1, 1, 1, 2, 4))):
         path = rng.choice(list(places(found)))
-        at(found, path[:-1])[path[-1]] = rng.choice(HOSTILE)
+        at(found, path[:-1])[path[-1]] = deepcopy(rng.choice(HOSTILE))
     return zipped(json.dumps(found).encode(), weights)
 
 

@@ -29,7 +29,7 @@ class Overlap:
     weights alone a value is as unsure as the mean of the weights, 1 / sqrt(ess) of itself. Beside a reward model (dr
     and its kin) weights carry only what the model got wrong, and the spread of just that is in the interval. Whether k
     is just above or below a limit is chance then, and chance of the wrong kind: a log with a large k has seen its heavy
-    rows, its interval is wide and right; one that has not looks fine (docs/design.md has the numbers).
+    rows, its interval is wide and right; one that has not looks fine (docs/decisions/015 has the numbers).
     """
 
     n: int

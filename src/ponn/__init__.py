@@ -11,18 +11,22 @@ if TYPE_CHECKING:
     from ponn.evaluation.evaluate import evaluate
     from ponn.evaluation.intervals import Estimate, LowOverlap
     from ponn.evaluation.subgroups import value_by_group
-    from ponn.evaluation.valuation import CurrentPractice, FixedAction, Sampled, SupportedOnly
-    from ponn.learning.learn import learn
+    from ponn.evaluation.valuation import CurrentPractice, FixedAction, Sampled, SupportedOnly, compare_policies
+    from ponn.learning.learn import compare_methods, learn, learn_with_holdout
     from ponn.log.encoding import Encoding
     from ponn.log.log import Log
     from ponn.log.reading import read_log
     from ponn.log.sharded import ShardedLog
     from ponn.methods import METHODS
     from ponn.policy.policy import Policy, load
+    from ponn.report.charts import heat_map, relevance_bars
     from ponn.report.page import write_report
     from ponn.settings import Settings
     from ponn.simulate import datasets
     from ponn.simulate.worlds import World
+    from ponn.steps.pairs import pair_relevance
+    from ponn.steps.propensity import overlap, propensities
+    from ponn.steps.relevance import relevance
 
 __version__ = "0.1.0"
 
@@ -51,6 +55,15 @@ PUBLIC = {
     "value_by_group": "ponn.evaluation.subgroups",
     "World": "ponn.simulate.worlds",
     "write_report": "ponn.report.page",
+    "compare_methods": "ponn.learning.learn",
+    "compare_policies": "ponn.evaluation.valuation",
+    "heat_map": "ponn.report.charts",
+    "learn_with_holdout": "ponn.learning.learn",
+    "overlap": "ponn.steps.propensity",
+    "pair_relevance": "ponn.steps.pairs",
+    "propensities": "ponn.steps.propensity",
+    "relevance": "ponn.steps.relevance",
+    "relevance_bars": "ponn.report.charts",
 }
 MODULES = {"datasets": "ponn.simulate.datasets", "simulate": "ponn.simulate"}
 
@@ -71,12 +84,21 @@ __all__ = [
     "SupportedOnly",
     "World",
     "check",
+    "compare_methods",
+    "compare_policies",
     "datasets",
     "evaluate",
+    "heat_map",
     "hidden_confounding",
     "learn",
+    "learn_with_holdout",
     "load",
+    "overlap",
+    "pair_relevance",
+    "propensities",
     "read_log",
+    "relevance",
+    "relevance_bars",
     "simulate",
     "value_by_group",
     "write_report",

@@ -283,6 +283,7 @@ def other_arrays(content: bytes, _: bytes, rng: random.Random) -> bytes:
 
 def other_array(array: np.ndarray, rng: random.Random) -> np.ndarray:
     """An array that is not what it was."""
+    array = np.atleast_1d(array)  # an earlier change may have left a single number
     if array.size and rng.random() < 0.6:
         some = np.array([rng.randrange(array.size) for _number in range(rng.choice((1, 3, array.size)))])
         values = (np.nan, np.inf, -np.inf, 3e38, -3e38, 1e30, 1e20, 1e6, 0, -1, 1e-44, 2**31 - 1, rng.random())

@@ -532,13 +532,20 @@ def cut_loose(answering: int, saying: int) -> None:
 def confine(allowed: Allowed, keeper: int) -> None:
     """Set the limits; a worker whose keeper is no more ends."""
     os.umask(0o077)
-    with suppress(OSError):
-        os.nice(NICENESS)
+    give_way()
     die_first()
     die_with_parent(keeper)
     limit("RLIMIT_FSIZE", allowed.disk)
     limit("RLIMIT_CPU", math.ceil(allowed.seconds) * THREADS + 1)  # the clock is the keeper's, if it lives
     limit_memory(allowed.memory)
+
+
+def give_way() -> None:
+    """Take only what processor time others leave: who serves goes first. Inherited by whatever is begun from here."""
+    with suppress(OSError):
+        os.nice(NICENESS - os.nice(0))
+    with suppress(AttributeError, OSError):  # not everywhere
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def die_first() -> None:

@@ -35,8 +35,8 @@ from ponn.serving.advice import Adviser, Ask, AskError, Mode, drawn
 from ponn.serving.decisions import convert_decisions
 from ponn.serving.metrics import Metrics
 from ponn.serving.rows import RowError, RowReader
-from ponn.serving.service import served_adviser
-from ponn.serving.turns import MOST_TURNS, Pace, Together
+from ponn.serving.service import Options, served_adviser
+from ponn.serving.turns import MOST_TURNS, REFUSED_AT_ONCE, REFUSED_LATE, Pace, Together
 from served import as_json, cases, made_policy, served
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -1220,3 +1220,37 @@ def test_requests_that_arrive_one_turn_after_another_are_answered_together():
     assert sum(map(len, groups)) == 40
     assert max(map(len, groups)) <= MOST_TURNS + 1  # and nobody waits for ever
     assert len(groups[0]) > 5
+
+
+def test_refusals_wait_where_there_are_many_and_answers_do_not(policy, tmp_path):
+    policy.save(tmp_path / "p.ponn")
+
+    async def ask(gate, path, body):
+        said = []
+        messages = [{"type": "http.request", "body": body}]
+
+        async def receive():
+            return messages.pop()
+
+        async def send(message):
+            said.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "client": None}
+        started = time.monotonic()
+        await gate(scope | {"headers": [(b"content-type", b"application/json")]}, receive, send)
+        return said[0]["status"], time.monotonic() - started
+
+    async def flood():
+        app = server.create_app(Options(tmp_path / "p.ponn", access_log=False, slow_refusals=True))
+        gate = app.build_middleware_stack()
+        async with app.router.lifespan_context(app):
+            asked = [ask(gate, "/recommend", b"no JSON") for _ in range(2 * REFUSED_AT_ONCE + 1)]
+            refused = await asyncio.gather(*asked)
+            return refused, await ask(gate, "/recommend", json.dumps({"row": {}}).encode())
+
+    refused, (status, seconds) = asyncio.run(flood())
+    assert {one for one, _ in refused} == {400}
+    late = sum(took >= REFUSED_LATE for _, took in refused)
+    assert 1 <= late <= REFUSED_AT_ONCE + 1  # the second may end in between
+    assert status == 200
+    assert seconds < REFUSED_LATE

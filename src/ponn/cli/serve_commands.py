@@ -86,7 +86,7 @@ def served_options(
     files = {name: Path(rest.pop(name)) for name in ("decisions", "report") if rest[name] is not None}
     token = server.read_token(Path(token_file)) if token_file else None
     mode = server.mode_of(sample, explore, supported_only)
-    return server, Options(Path(policy), mode, token, **(rest | files))
+    return server, Options(Path(policy), mode, token, slow_refusals=True, **(rest | files))
 
 
 @click.command()

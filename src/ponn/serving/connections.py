@@ -14,6 +14,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ponn.serving.messages import SAFE_HEADERS
+from ponn.serving.turns import Refusals
 
 MOST_CONNECTIONS = 4_096  # of one process
 SPARE_FILES = 64  # open files for other things
@@ -60,13 +61,16 @@ class Parser(h11.Connection):
 class Connection(H11Protocol):
     """uvicorn's connection, with at most so many seconds from its start, or a request's first byte, to a whole head.
 
-    stalled: seconds in which a part of the answer must be read.
+    stalled: seconds in which a part of the answer must be read. refusals: how long refusals wait; None: not at all.
     """
 
-    def __init__(self, *arguments: Any, seconds: float, stalled: float = 10.0, **more: Any) -> None:
+    def __init__(
+        self, *arguments: Any, seconds: float, stalled: float = 10.0, refusals: Refusals | None = None, **more: Any
+    ) -> None:
         super().__init__(*arguments, **more)
         self.conn = Parser(h11.SERVER, self.config.h11_max_incomplete_event_size or LARGEST_HEAD)
         self.seconds, self.stalled = seconds, stalled
+        self.refusals, self.refused = refusals, False
         self.timer: asyncio.TimerHandle | None = None
         self.begun = False  # was there a byte?
         self.lines = 0  # of the head that arrives
@@ -84,6 +88,8 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Some bytes; most often a whole request, so that no timer is needed and nothing has to be cut."""
+        if self.refused:
+            return
         self.begun = True
         if len(data) > AT_ONCE or self.unread:
             busy = bool(self.unread)
@@ -94,7 +100,7 @@ class Connection(H11Protocol):
 
     def parse_next(self) -> None:
         """Parse one piece of what arrived; the next one when others had their turn. Meanwhile no more is read."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self.refused:
             self.unread.clear()
             return
         self.parse(self.unread[0])
@@ -135,8 +141,18 @@ class Connection(H11Protocol):
             if self.cycle.response_started:
                 self.transport.abort()
                 return
-        self.transport.write(told)
-        self.close()
+        if seconds := 0.0 if self.refusals is None else self.refusals.wait():
+            self.refused = True  # what arrives from here on is not looked at
+            self.forget()
+            self.loop.call_later(seconds, self.say_no, told)
+        else:
+            self.say_no(told)
+
+    def say_no(self, told: bytes) -> None:
+        """Answer a refusal and close."""
+        if not self.transport.is_closing():
+            self.transport.write(told)
+            self.close()
 
     def close(self) -> None:
         """No more requests; what was answered may still be read, for a while."""

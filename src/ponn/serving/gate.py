@@ -4,6 +4,7 @@ The two routes that are posted to often are gone to straight from here, because 
 much as a recommendation.
 """
 
+import asyncio
 import hmac
 import logging
 import os
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ponn.serving.messages import MISTAKE, SAFE_HEADERS, JsonRoute, RefusedError, header, mistake, respond, to_json
 from ponn.serving.service import Service
+from ponn.serving.turns import Refusals
 
 log = logging.getLogger("ponn.serve")
 
@@ -25,6 +27,7 @@ class Gate:
     def __init__(self, app: ASGIApp, service: Service, often: Mapping[str, JsonRoute]) -> None:
         self.app, self.service, self.options = app, service, service.options
         self.often = often  # routes that are posted to often: path → route
+        self.refusals = Refusals() if service.options.slow_refusals else None
         self.token = None if self.options.token is None else f"Bearer {self.options.token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,6 +45,7 @@ class Gate:
                 await respond(self.watched(scope, send), refused.status, to_json({"error": str(refused)}), *more)
             elif often:
                 scope["status"], content = await often.answered(scope, receive)
+                await self.hold_up(scope["status"])
                 await respond(send, scope["status"], content, (b"x-request-id", scope["request_id"].encode()))
             else:
                 await self.app(scope, receive, self.watched(scope, send))
@@ -57,6 +61,7 @@ class Gate:
 
         async def passed_on(message: Message) -> None:
             if message["type"] == "http.response.start":
+                await self.hold_up(message["status"])
                 scope["status"], scope["begun"] = message["status"], True
                 given = list(message.get("headers", ()))
                 names = {name.lower() for name, _ in given}
@@ -65,6 +70,11 @@ class Gate:
             await send(message)
 
         return passed_on
+
+    async def hold_up(self, status: int) -> None:
+        """Wait before a refusal where there are many."""
+        if self.refusals is not None and 400 <= status < 500 and (seconds := self.refusals.wait()):
+            await asyncio.sleep(seconds)
 
     def refused(self, scope: Scope) -> RefusedError | None:
         """Why a request may not pass."""

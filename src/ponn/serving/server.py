@@ -33,6 +33,7 @@ from ponn.serving.gate import Gate
 from ponn.serving.messages import MISTAKE, JsonRoute, RefusedError, mistake, refusal_json, to_json
 from ponn.serving.openapi import described_paths
 from ponn.serving.service import Options, Service, served_and_kept
+from ponn.serving.turns import Refusals
 from ponn.storage import PrivateFolder
 
 PAGE = Path(__file__).parent / "page"
@@ -220,7 +221,12 @@ def run_workers(options: Options, listening: socket.socket, workers: int) -> Non
     allow_many_files()
     config = uvicorn.Config(
         partial(worker_app, options, workers),
-        http=partial(Connection, seconds=options.head_seconds, stalled=options.stalled_seconds),  # type: ignore[arg-type]
+        http=partial(  # type: ignore[arg-type]
+            Connection,
+            seconds=options.head_seconds,
+            stalled=options.stalled_seconds,
+            refusals=Refusals() if options.slow_refusals else None,
+        ),
         factory=True,
         workers=workers,
         lifespan="on",

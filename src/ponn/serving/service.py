@@ -79,6 +79,7 @@ class Options:
     body_seconds: float = 10.0  # for its body to arrive
     stalled_seconds: float = 10.0  # in which whoever is answered must read a part of the answer
     poll_seconds: float = 0.5  # between two looks at the policy file
+    slow_refusals: bool = False  # do refusals wait where there are many of them?
     access_log: bool = True
     log_features: bool = False
     metrics: Path | None = None  # folder in which workers share their counters

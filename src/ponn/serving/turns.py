@@ -20,7 +20,22 @@ MOST_TURNS = 16  # of the loop that a request waits for others
 MOST_BEGUN = 4  # large requests that are in memory at a time
 MOST_WAITING = 64  # large requests that wait for that, beyond which others are told to come again
 FIRST_GUESS = 0.0005  # seconds for a row, before the first was seen
+REFUSED_AT_ONCE = 10  # requests a second that are refused at once: people make mistakes now and then
+REFUSED_LATE = 0.5  # seconds that further refusals wait: who floods the server with mistakes waits, and nobody else
 FASTER, SLOWER = 0.5, 0.05  # steps towards what was seen: what disturbs a measurement only ever makes it longer
+
+
+class Refusals:
+    """How long a refusal waits: not at all while they are few; whoever sends one mistake after the other is held up."""
+
+    def __init__(self) -> None:
+        self.second, self.count = 0, 0
+
+    def wait(self) -> float:
+        """Seconds that the next refusal waits."""
+        now = int(time.monotonic())
+        self.second, self.count = now, (self.count if now == self.second else 0) + 1
+        return 0.0 if self.count <= REFUSED_AT_ONCE else REFUSED_LATE
 
 
 class Pace:

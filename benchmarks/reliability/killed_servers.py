@@ -40,7 +40,7 @@ from serving_load import made_policy, ponn  # noqa: E402
 
 SEED = 20_261_120
 CLIENTS = 6
-DISK = 4 << 20  # bytes of the small disk
+DISK = 128 << 20  # bytes of the small disk: the decision log grows by a megabyte or so between two fills
 # As `ponn serve`, but with an eye on the policy file that makes 500 swaps take a minute
 SWIFT = (
     "import sys; from pathlib import Path\n"

@@ -3,7 +3,7 @@
     python benchmarks/vanishing_weights.py [--turns 3]
 
 banditnet with rectified units and a penalty on the squares of its weights on pendigits, with and without
-`ponn.train.tiny_numbers_are_zero`, in turns; the largest difference of what the two networks recommend is told.
+`ponn.training.loop.tiny_numbers_are_zero`, in turns; the largest difference of what the two networks recommend is told.
 """
 
 import argparse

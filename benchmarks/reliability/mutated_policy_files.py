@@ -1,13 +1,13 @@
 """Does any mutated policy file do more than be refused: another exception than PonnError, a signal, memory, time?
 
 Healthy policies of every kind (networks, regressions, forests, stacks; numbers, dates, truth values, texts; rules and
-columns that say what is eligible; companions) are mutated in the ways of `tests/hostile_policies.py`, each by a number
-that makes it again. Every file is loaded, asked for recommendations with reasons, explained and made ready to serve in
-a process of its own, forked from one that has everything imported. It may reserve 1 GB more than that one (RLIMIT_DATA)
-and have at most 1 GB in memory, Python and libraries included (its largest resident size), and take 10 seconds of
-processor time (other work on the machine must not fail a file; 120 seconds by the clock end what hangs). Success and
-PonnError are both right; an answer that is not finite, any other exception, signal or limit is a failure, and kept with
-its number. Linux only.
+columns that say what is eligible; companions) are mutated in the ways of `tests/support/hostile_policies.py`, each by
+a number that makes it again. Every file is loaded, asked for recommendations with reasons, explained and made ready
+to serve in a process of its own, forked from one that has everything imported. It may reserve 1 GB more than that one
+(RLIMIT_DATA) and have at most 1 GB in memory, Python and libraries included (its largest resident size), and take 10
+seconds of processor time (other work on the machine must not fail a file; 120 seconds by the clock end what hangs).
+Success and PonnError are both right; an answer that is not finite, any other exception, signal or limit is a failure,
+and kept with its number. Linux only.
 
     python benchmarks/reliability/mutated_policy_files.py --number 20000
     python benchmarks/reliability/mutated_policy_files.py --only 1234      # one file again, its error in full

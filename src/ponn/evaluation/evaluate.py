@@ -96,7 +96,7 @@ def worth(
     allow_low_overlap: bool = False,
     **options: Any,
 ) -> Worth:
-    """What a policy is worth beside current practice; see `ponn.worth.worth`.
+    """What a policy is worth beside current practice; see `ponn.evaluation.worth.worth`.
 
     Of a log on disk, value, verdict and the value of draws: subgroups and hidden confounding need its rows in memory.
     """

@@ -155,7 +155,7 @@ def compare_methods(
 ) -> Contest:
     """Learn by several methods from the same rows and value them on rows that none of them saw.
 
-    See `ponn.holdout.compare_methods`; on disk, what the methods share is done once.
+    See `ponn.learning.holdout.compare_methods`; on disk, what the methods share is done once.
     """
     if isinstance(log, Log):
         how: dict[str, Any] = {"holdout": holdout, "level": level, "estimator": estimator, "interval": interval}

@@ -23,7 +23,7 @@ def recommend(
     threads: int | None = None,
     **asked: Any,
 ) -> Scored:
-    """Recommend an action for each row of a file or directory; see `ponn.scoring.write_recommendations`.
+    """Recommend an action for each row of a file or directory; see `ponn.policy.batches.write_recommendations`.
 
     From a directory to a name without a known ending: a directory with a file of answers for each file of rows.
     """

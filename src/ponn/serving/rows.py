@@ -4,9 +4,9 @@
     x        the numeric cells as numbers, NaN where missing             [n, numbers]
     X        design columns                                              [n, D]
 
-The rules are those of `encode.py`: numbers are standardised by its function, and the column of each text is asked of
-the feature itself. Only what a cell may hold is stricter here: a number written as text is refused, because whoever
-sends JSON can send a number.
+The rules are those of `log/features.py`: numbers are standardised by its function, and the column of each text is
+asked of the feature itself. Only what a cell may hold is stricter here: a number written as text is refused, because
+whoever sends JSON can send a number.
 """
 
 import math
